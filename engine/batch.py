@@ -1,0 +1,54 @@
+"""What the scheduler hands to the runner for one step: host arrays, one entry a token or a sequence.
+
+Sequences of a batch are ragged: sequence `i` computes tokens `cu_seqlens_q[i]:cu_seqlens_q[i + 1]` of the
+flat token arrays. There is no phase flag: a decoding sequence is one that computes a single token.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
+Int64Array = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """Sampling settings of the sequences that need a token from this step; all arrays are `[num_logits]`."""
+
+    temperature: NDArray[np.float32]
+    """0 means greedy."""
+    top_k: Int32Array
+    """0 means off."""
+    top_p: NDArray[np.float32]
+    """1 means off."""
+    min_p: NDArray[np.float32]
+    """0 means off."""
+    seeds: NDArray[np.uint64]
+    positions: Int64Array
+    """Index in its sequence of the token that is to be sampled: with the seed, the whole state of the generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """The new tokens of every sequence of a step and where their K and V live.
+
+    Shapes: `T` new tokens, `B` sequences, `P` pages of the longest sequence, `N` sequences that sample.
+    """
+
+    input_ids: Int32Array
+    """`[T]`"""
+    positions: Int64Array
+    """`[T]` position of each new token in its sequence, from 0."""
+    slot_mapping: Int64Array
+    """`[T]` slot (`page * page_size + offset`) into which each new token's K and V are written."""
+    page_table: Int32Array
+    """`[B, P]` pages of each sequence in order; entries past a sequence's last page are unspecified but valid."""
+    cu_seqlens_q: Int32Array
+    """`[B + 1]` running sum of the numbers of new tokens."""
+    seq_lens: Int32Array
+    """`[B]` tokens of each sequence that have K and V after this step (cached and new)."""
+    logits_indices: Int64Array
+    """`[N]` indices into the `T` new tokens whose logits are sampled."""
+    sampling: SamplingBatch

@@ -1,0 +1,92 @@
+"""The memory that holds K and V: pages of tokens, handed out and taken back by number."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from deeproot.engine.batch import Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """Shape of the K and V of one token, and how many tokens a page holds."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    dtype: torch.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of K and V of one page over all layers."""
+        itemsize = torch.empty((), dtype=self.dtype).element_size()
+        return 2 * self.num_layers * self.num_kv_heads * self.page_size * self.head_dim * itemsize
+
+
+class OutOfPages(Exception):
+    """`alloc` was asked for more pages than are free."""
+
+
+class KVPool:
+    """Paged K and V tensors with a free list.
+
+    Whoever gets a page from `alloc` owns it until it gives it back by `free` or hands it to the radix tree. A
+    page's old content never shows: `alloc` zeroes the pages that it returns, since attention kernels read whole
+    pages and 0 * NaN is NaN.
+    """
+
+    def __init__(self, layout: KVLayout, num_pages: int, device: torch.device | str = "cpu") -> None:
+        if num_pages < 1:
+            raise ValueError(f"num_pages must be at least 1, got {num_pages}")
+        self.layout = layout
+        self.num_pages = num_pages
+        shape = (layout.num_layers, num_pages, layout.num_kv_heads, layout.page_size, layout.head_dim)
+        self._k = torch.zeros(shape, dtype=layout.dtype, device=device)
+        self._v = torch.zeros(shape, dtype=layout.dtype, device=device)
+        self._free = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
+        self._num_free = num_pages
+
+    @property
+    def page_size(self) -> int:
+        return self.layout.page_size
+
+    @property
+    def num_free(self) -> int:
+        return self._num_free
+
+    def free_pages(self) -> Int32Array:
+        """The numbers of the free pages, a copy."""
+        return self._free[: self._num_free].copy()
+
+    def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of a layer, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
+        return self._k[layer], self._v[layer]
+
+    def alloc(self, n: int) -> Int32Array:
+        """Take `n` zeroed pages.
+
+        Raises OutOfPages if fewer are free; nothing is taken then.
+        """
+        if n > self._num_free:
+            raise OutOfPages(f"{n} pages wanted, {self._num_free} free of {self.num_pages}")
+        self._num_free -= n
+        pages = self._free[self._num_free : self._num_free + n].copy()
+        if n and self.layout.num_layers:
+            index = torch.from_numpy(pages).to(self._k.device, torch.int64)
+            self._k.index_fill_(1, index, 0)
+            self._v.index_fill_(1, index, 0)
+        return pages
+
+    def free(self, pages: Int32Array) -> None:
+        """Give pages back. The caller must own them."""
+        n = len(pages)
+        self._free[self._num_free : self._num_free + n] = pages
+        self._num_free += n
+
+    def copy(self, src: int, dst: int, num_tokens: int) -> None:
+        """Copy K and V of the first `num_tokens` tokens of page `src` into page `dst`, all layers."""
+        if self.layout.num_layers:
+            self._k[:, dst, :, :num_tokens] = self._k[:, src, :, :num_tokens]
+            self._v[:, dst, :, :num_tokens] = self._v[:, src, :, :num_tokens]

@@ -1,0 +1,1 @@
+../../../deeproot/__init__.py
