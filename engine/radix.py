@@ -1,0 +1,357 @@
+"""The prefix tree over cached pages. No tensors: token ids are int32 bytes, pages are numbers.
+
+A node holds a run of token ids as one bytes object and the pages in which their K and V lie. What the tree relies
+on, and `scheduler.invariants` checks:
+
+- Nodes start at page borders. Only a childless node may end inside a page; its last page is then part-filled.
+- Siblings have less than a whole page in common, so at most one child can match a whole page. Children are sorted
+  by their ids' bytes, so that the child with the longest common prefix is a neighbour of the place where the
+  searched ids would stand.
+- A lock on a node counts on all its ancestors, so the pages of unlocked nodes are exactly those that can go.
+- The cost of every operation is per node and per compared byte, never per page or per token: one memcmp a node.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from deeproot.engine.batch import Int32Array
+
+TOKEN_BYTES = 4
+_NO_PAGES: Int32Array = np.empty(0, dtype=np.int32)
+# A childless node is lengthened in place up to this many bytes, so that a prompt that arrives in many chunks, or a
+# conversation in many turns, does not leave a node each; the bound keeps the copy of the longer key cheap.
+_MERGE_BYTES = 16_384 * TOKEN_BYTES
+
+
+class Node:
+    """A run of cached tokens. Callers keep nodes as handles for `lock` and `unlock` and do not change them."""
+
+    __slots__ = ("child_keys", "children", "key", "locks", "pages", "parent", "used")
+
+    def __init__(self, key: bytes, pages: Int32Array, parent: "Node | None") -> None:
+        self.key = key
+        self.pages = pages
+        self.parent = parent
+        self.child_keys: list[bytes] = []
+        self.children: list[Node] = []
+        self.locks = 0
+        self.used = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """A page whose first tokens continue a match that ended inside it. It stays `node`'s: copy, don't keep."""
+
+    page: int
+    num_tokens: int
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    node: Node
+    """Where the whole pages end; lock it before anything can be evicted."""
+    pages: Int32Array
+    """The whole pages of the match, in order."""
+    num_tokens: int
+    """Tokens in `pages`."""
+    copy_from: CopySource | None
+    """More tokens that match, in a page that has to be copied to be used."""
+
+    @property
+    def num_reusable(self) -> int:
+        """Matched tokens, those to be copied included."""
+        return self.num_tokens + (self.copy_from.num_tokens if self.copy_from else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InsertResult:
+    node: Node
+    """Where the inserted pages end; a last part-filled page that the tree had already lies below it."""
+    pages: Int32Array
+    """Pages of the whole path to `node` that now belong to the tree, in order."""
+    num_owned: int
+    """How many of the caller's pages, from the last backwards, the tree took; the others it had already."""
+    dropped: Int32Array
+    """Pages that the tree no longer needs, since what they held is contained in a page that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where searched ids lead: down to the end of `node`, then `common` bytes into `child`."""
+
+    node: Node
+    offset: int
+    child: Node | None
+    common: int
+    path: list[Int32Array]
+
+
+class RadixCache:
+    """Prefix tree with token-exact matches, locks and eviction of the least recently used."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.root = Node(b"", _NO_PAGES, None)
+        self.num_pages = 0
+        """Pages that belong to the tree."""
+        self.num_evictable = 0
+        """Those of them that no lock protects."""
+        self.num_nodes = 0
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._clock = 0
+        # (used, tie-break, node) of nodes that could be evicted when pushed; entries that no longer hold are
+        # recognised when they are popped, and cleared out when they outnumber the nodes.
+        self._candidates: list[tuple[int, int, Node]] = []
+        self._pushes = 0
+
+    def match(self, ids: bytes, limit: int | None = None) -> MatchResult:
+        """Longest cached prefix of the first `limit` tokens of `ids` (all by default); counts as a use.
+
+        ids: int32 bytes. The result's pages and copy source stay cached only while they are locked.
+        """
+        place = self._find(ids, len(ids) if limit is None else limit * TOKEN_BYTES)
+        node, offset, path = self._split_at(place)
+        copy_from = None
+        child, rest = place.child, place.common % self._page_bytes // TOKEN_BYTES
+        if child is not None and rest:
+            # Not a use of the child: the caller's copy will soon be in the tree itself.
+            copy_from = CopySource(int(child.pages[0]), rest, child)
+        self._touch(node)
+        return MatchResult(node, _join(path), offset // TOKEN_BYTES, copy_from)
+
+    def probe(self, ids: bytes) -> int:
+        """Tokens of `ids` (int32 bytes) that a match would find. Changes nothing, not even recency."""
+        place = self._find(ids, len(ids))
+        return (place.offset + place.common) // TOKEN_BYTES
+
+    def insert(self, ids: bytes, pages: Int32Array, held: Node | None = None) -> InsertResult:
+        """Give the tree the pages that hold `ids`; what it has already stays as it is.
+
+        ids: int32 bytes from the start of a sequence. pages: `[ceil(tokens / page_size)]` int32, the last one may
+        be part-filled. held: the caller's lock, a node on this path; it is moved to the returned node.
+        """
+        place = self._find(ids, len(ids))
+        node, offset, path = self._split_at(place)
+        child, rest = place.child, place.common % self._page_bytes
+        num_owned, dropped = 0, _NO_PAGES
+        if offset + rest < len(ids):
+            if child is not None and rest == len(child.key) and not child.locks:
+                dropped = self._remove(child)
+            new_pages = pages[offset // self._page_bytes :].copy()
+            node = self._append(node, ids[offset:], new_pages, held)
+            path.append(new_pages)
+            num_owned = len(new_pages)
+        elif child is not None and rest:
+            first_page = child if len(child.pages) == 1 else self._split(child, self._page_bytes)
+            self._touch(first_page)
+        if held is not None and held is not node:
+            self.lock(node)
+            self.unlock(held)
+        self._touch(node)
+        return InsertResult(node, _join(path), num_owned, dropped)
+
+    def lock(self, node: Node) -> None:
+        """Keep the pages from the root to the end of `node` from being evicted; calls nest."""
+        step: Node | None = node
+        while step is not None:
+            if step.locks == 0:
+                self.num_evictable -= len(step.pages)
+            step.locks += 1
+            step = step.parent
+
+    def unlock(self, node: Node) -> None:
+        """Take back one `lock`."""
+        step: Node | None = node
+        while step is not None:
+            if step.locks == 0:
+                raise RuntimeError("unlock without a lock")
+            step.locks -= 1
+            if step.locks == 0:
+                self.num_evictable += len(step.pages)
+            step = step.parent
+        self._offer(node)
+
+    def evict(self, n: int) -> Int32Array:
+        """Take up to `n` pages out of the tree, least recently used first, from the ends of branches inwards.
+
+        Returns the pages, fewer than `n` when locks leave no more.
+        """
+        taken: list[Int32Array] = []
+        missing = n
+        while missing > 0 and self._candidates:
+            used, _, node = heappop(self._candidates)
+            if node.used != used or not self._is_evictable(node):
+                continue
+            if len(node.pages) > missing:
+                taken.append(self._trim(node, missing))
+                missing = 0
+            else:
+                missing -= len(node.pages)
+                taken.append(self._remove(node))
+        return _join(taken)
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the root, parents first. Walks the whole tree: for checks and displays."""
+        stack = list(self.root.children)
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children)
+
+    def candidates(self) -> list[tuple[int, int, Node]]:
+        """Entries from which `evict` chooses, for checks."""
+        return list(self._candidates)
+
+    def _find(self, ids: bytes, end: int) -> _Place:
+        node, offset, path = self.root, 0, []
+        width = self._page_bytes
+        while offset < end:
+            page_key = ids[offset : min(offset + width, end)]
+            keys = node.child_keys
+            i = bisect_left(keys, page_key)
+            if len(page_key) < width or i == len(keys) or not keys[i].startswith(page_key):
+                return self._nearest(node, i, ids, offset, end, path)
+            child = node.children[i]
+            key = child.key
+            if len(key) % width or not ids.startswith(key, offset, end):
+                return _Place(node, offset, child, _common_bytes(key, ids, offset, end), path)
+            path.append(child.pages)
+            node, offset = child, offset + len(key)
+        return _Place(node, offset, None, 0, path)
+
+    def _nearest(
+        self, node: Node, i: int, ids: bytes, offset: int, end: int, path: list[Int32Array]
+    ) -> _Place:
+        """No child has the next whole page: the neighbour with the longest common start."""
+        best, common = None, 0
+        for child in node.children[max(i - 1, 0) : i + 1]:
+            n = _common_bytes(child.key, ids, offset, end)
+            if n > common:
+                best, common = child, n
+        return _Place(node, offset, best, common, path)
+
+    def _split_at(self, place: _Place) -> tuple[Node, int, list[Int32Array]]:
+        """Make the whole pages of a match end at a node: (that node, offset in bytes, pages of its path)."""
+        whole = place.common // self._page_bytes * self._page_bytes
+        child = place.child
+        if child is None or whole == 0:
+            return place.node, place.offset, place.path
+        top = child if whole == len(child.key) else self._split(child, whole)
+        return top, place.offset + whole, [*place.path, top.pages]
+
+    def _split(self, node: Node, num_bytes: int) -> Node:
+        """Cut a node in two at a page border; `node` stays the lower part, so that locks on it keep their reach."""
+        parent = node.parent
+        assert parent is not None
+        num_pages = num_bytes // self._page_bytes
+        top = Node(node.key[:num_bytes], node.pages[:num_pages].copy(), parent)
+        i = bisect_left(parent.child_keys, node.key)
+        parent.child_keys[i], parent.children[i] = top.key, top
+        node.key, node.pages, node.parent = node.key[num_bytes:], node.pages[num_pages:].copy(), top
+        top.child_keys, top.children = [node.key], [node]
+        top.locks, top.used = node.locks, node.used
+        self.num_nodes += 1
+        return top
+
+    def _append(self, node: Node, key: bytes, pages: Int32Array, held: Node | None) -> Node:
+        """Add a run of tokens below `node`, in place where nobody else could tell the difference."""
+        self.num_pages += len(pages)
+        mine = node.locks == (1 if held is node else 0)
+        if (
+            node.parent is not None
+            and not node.children
+            and mine
+            and len(node.key) + len(key) <= _MERGE_BYTES
+        ):
+            self._set_key(node, node.key + key)
+            node.pages = np.concatenate((node.pages, pages))
+            if not node.locks:
+                self.num_evictable += len(pages)
+            return node
+        leaf = Node(key, pages, node)
+        i = bisect_left(node.child_keys, key)
+        node.child_keys.insert(i, key)
+        node.children.insert(i, leaf)
+        self.num_nodes += 1
+        self.num_evictable += len(pages)
+        return leaf
+
+    def _trim(self, node: Node, num_pages: int) -> Int32Array:
+        """Take pages from the end of a childless node, which keeps at least one."""
+        kept = len(node.pages) - num_pages
+        pages = node.pages[kept:]
+        self._set_key(node, node.key[: kept * self._page_bytes])
+        node.pages = node.pages[:kept].copy()
+        self.num_pages -= num_pages
+        self.num_evictable -= num_pages
+        self._offer(node)
+        return pages
+
+    def _remove(self, node: Node) -> Int32Array:
+        parent = node.parent
+        assert parent is not None
+        i = bisect_left(parent.child_keys, node.key)
+        del parent.child_keys[i], parent.children[i]
+        node.parent = None
+        self.num_nodes -= 1
+        self.num_pages -= len(node.pages)
+        self.num_evictable -= len(node.pages)
+        # Whoever used the child used its ancestors.
+        parent.used = max(parent.used, node.used)
+        self._offer(parent)
+        return node.pages
+
+    def _set_key(self, node: Node, key: bytes) -> None:
+        """Lengthen or shorten a node's run; its order among its siblings does not change."""
+        parent = node.parent
+        assert parent is not None
+        parent.child_keys[bisect_left(parent.child_keys, node.key)] = key
+        node.key = key
+
+    def _is_evictable(self, node: Node) -> bool:
+        return not node.children and not node.locks and node.parent is not None
+
+    def _touch(self, node: Node) -> None:
+        self._clock += 1
+        node.used = self._clock
+        self._offer(node)
+
+    def _offer(self, node: Node) -> None:
+        """Make an evictable node known to `evict`."""
+        if not self._is_evictable(node):
+            return
+        self._pushes += 1
+        heappush(self._candidates, (node.used, self._pushes, node))
+        if len(self._candidates) > 2 * self.num_nodes + 64:
+            current = {
+                id(node): (used, push, node)
+                for used, push, node in self._candidates
+                if node.used == used and self._is_evictable(node)
+            }
+            self._candidates = list(current.values())
+            heapify(self._candidates)
+
+
+def _join(parts: list[Int32Array]) -> Int32Array:
+    return np.concatenate(parts) if parts else _NO_PAGES
+
+
+def _common_bytes(key: bytes, ids: bytes, offset: int, end: int) -> int:
+    """Length in bytes, a whole number of tokens, of the common start of `key` and `ids[offset:end]`."""
+    n = min(len(key), end - offset) // TOKEN_BYTES
+    a = np.frombuffer(key, dtype=np.int32, count=n)
+    b = np.frombuffer(ids, dtype=np.int32, count=n, offset=offset)
+    start, step = 0, 1024
+    while start < n:  # in growing pieces: most differences come early
+        differs = a[start : start + step] != b[start : start + step]
+        i = int(differs.argmax())
+        if differs[i]:
+            return (start + i) * TOKEN_BYTES
+        start += step
+        step *= 4
+    return n * TOKEN_BYTES

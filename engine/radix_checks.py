@@ -1,0 +1,57 @@
+"""What must always hold in the prefix tree, checked by walking all of it."""
+
+from bisect import bisect_left
+
+from deeproot.engine.radix import TOKEN_BYTES, Node, RadixCache
+
+
+class InvariantError(AssertionError):
+    """Something that must always hold does not: a bug in deeproot."""
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvariantError(message)
+
+
+def check_tree(tree: RadixCache) -> None:
+    """Raise InvariantError if the tree's structure, locks or counters are not as they must be."""
+    width = tree.page_size * TOKEN_BYTES
+    num_pages = num_evictable = num_nodes = 0
+    seen: set[int] = set()
+    for node in tree.nodes():
+        num_nodes += 1
+        num_pages += len(node.pages)
+        num_evictable += 0 if node.locks else len(node.pages)
+        require(len(node.key) > 0, "a node holds no token")
+        require(len(node.pages) == -(-len(node.key) // width), "a node's pages do not fit its tokens")
+        require(not node.children or len(node.key) % width == 0, "a node with children ends inside a page")
+        require(
+            node.locks >= sum(child.locks for child in node.children), "a lock does not reach an ancestor"
+        )
+        seen.update(node.pages.tolist())
+        _check_children(node, width)
+    _check_children(tree.root, width)
+    require(len(seen) == num_pages, "a page stands in the tree twice")
+    require(num_pages == tree.num_pages, f"{num_pages} pages in the tree, {tree.num_pages} counted")
+    require(num_nodes == tree.num_nodes, f"{num_nodes} nodes in the tree, {tree.num_nodes} counted")
+    require(num_evictable == tree.num_evictable, f"{num_evictable} evictable, {tree.num_evictable} counted")
+    _check_candidates(tree)
+
+
+def _check_children(node: Node, width: int) -> None:
+    require(node.child_keys == [child.key for child in node.children], "child keys and children differ")
+    require(node.child_keys == sorted(node.child_keys), "children are not sorted")
+    for child in node.children:
+        require(child.parent is node, "a child has another parent")
+    starts = [key[:width] for key in node.child_keys if len(key) >= width]
+    require(len(starts) == len(set(starts)), "two siblings start with the same whole page")
+    for key in node.child_keys:
+        require(node.children[bisect_left(node.child_keys, key)].key == key, "a child cannot be found")
+
+
+def _check_candidates(tree: RadixCache) -> None:
+    known = {id(node) for used, _, node in tree.candidates() if node.used == used}
+    for node in tree.nodes():
+        if not node.children and not node.locks:
+            require(id(node) in known, "an evictable node is not known to evict")

@@ -1,0 +1,229 @@
+"""The prefix tree against a brute-force model that keeps one record a page."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from deeproot.engine.radix import Node, RadixCache
+from deeproot.engine.radix_checks import check_tree
+
+Prefix = tuple[int, ...]
+
+
+def as_bytes(ids: Prefix | list[int]) -> bytes:
+    return np.asarray(ids, dtype=np.int32).tobytes()
+
+
+@dataclass
+class Record:
+    page: int
+    used: int
+
+
+class BruteForceTree:
+    """Every cached page under the token ids from the start of the sequence to the page's last token."""
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self.records: dict[Prefix, Record] = {}
+        self.locks: list[Prefix] = []
+        self.clock = 0
+
+    def parent_of(self, prefix: Prefix) -> Prefix:
+        return prefix[: (len(prefix) - 1) // self.page_size * self.page_size]
+
+    def siblings(self, parent: Prefix) -> list[Prefix]:
+        return [p for p in self.records if self.parent_of(p) == parent]
+
+    def whole_pages(self, ids: Prefix) -> int:
+        n = 0
+        while n + self.page_size <= len(ids) and ids[: n + self.page_size] in self.records:
+            n += self.page_size
+        return n
+
+    def inside(self, ids: Prefix) -> tuple[int, list[Prefix]]:
+        """Most tokens that match beyond the whole pages, and the pages that offer them."""
+        n = self.whole_pages(ids)
+        best, sources = 0, []
+        for sibling in self.siblings(ids[:n]):
+            common = 0
+            while n + common < min(len(sibling), len(ids)) and sibling[n + common] == ids[n + common]:
+                common += 1
+            if common > best:
+                best, sources = common, [sibling]
+            elif common == best and common:
+                sources.append(sibling)
+        return best, sources
+
+    def touch_path(self, prefix: Prefix) -> None:
+        self.clock += 1
+        while prefix:
+            self.records[prefix].used = self.clock
+            prefix = self.parent_of(prefix)
+
+    def locked(self, prefix: Prefix) -> bool:
+        whole = len(prefix) % self.page_size == 0
+        return any(held == prefix or (whole and held[: len(prefix)] == prefix) for held in self.locks)
+
+    def evict(self, n: int) -> list[int]:
+        out: list[int] = []
+        while len(out) < n:
+            parents = {self.parent_of(p) for p in self.records}
+            free = [p for p in self.records if p not in parents and not self.locked(p)]
+            if not free:
+                break
+            victim = min(free, key=lambda p: self.records[p].used)
+            out.append(self.records.pop(victim).page)
+        return out
+
+
+sequences = st.lists(st.integers(0, 2), min_size=0, max_size=22)
+
+
+class TreeAgainstBruteForce(RuleBasedStateMachine):
+    @initialize(page_size=st.sampled_from([1, 2, 4]))
+    def start(self, page_size: int) -> None:
+        self.tree = RadixCache(page_size)
+        self.model = BruteForceTree(page_size)
+        self.held: list[tuple[Node, Prefix]] = []
+        self.known: list[Prefix] = [()]
+        self.next_page = 0
+
+    def full(self, base: int, cut: int, tail: list[int]) -> Prefix:
+        """A sequence that often shares a start with an earlier one."""
+        old = self.known[base % len(self.known)]
+        return old[: cut % (len(old) + 1)] + tuple(tail)
+
+    @rule(
+        base=st.integers(0, 99),
+        cut=st.integers(0, 99),
+        tail=sequences,
+        lock=st.booleans(),
+        less=st.integers(0, 3),
+    )
+    def match(self, base: int, cut: int, tail: list[int], lock: bool, less: int) -> None:
+        ids = self.full(base, cut, tail)
+        limit = max(len(ids) - less, 0)
+        found = self.tree.match(as_bytes(ids), limit)
+        seen = ids[:limit]
+        whole = self.model.whole_pages(seen)
+        inside, sources = self.model.inside(seen)
+        assert found.num_tokens == whole
+        assert found.num_reusable == whole + inside
+        size = self.model.page_size
+        assert found.pages.tolist() == [
+            self.model.records[seen[: i + size]].page for i in range(0, whole, size)
+        ]
+        if found.copy_from is not None:
+            assert found.copy_from.page in [self.model.records[s].page for s in sources]
+        self.model.touch_path(seen[:whole])
+        if lock:
+            self.tree.lock(found.node)
+            self.model.locks.append(seen[:whole])
+            self.held.append((found.node, seen[:whole]))
+
+    @rule(base=st.integers(0, 99), cut=st.integers(0, 99), tail=sequences)
+    def probe(self, base: int, cut: int, tail: list[int]) -> None:
+        ids = self.full(base, cut, tail)
+        assert self.tree.probe(as_bytes(ids)) == self.model.whole_pages(ids) + self.model.inside(ids)[0]
+
+    @rule(base=st.integers(0, 99), cut=st.integers(0, 99), tail=sequences)
+    def insert(self, base: int, cut: int, tail: list[int]) -> None:
+        self.insert_ids(self.full(base, cut, tail), None)
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 99), tail=sequences)
+    def insert_below_own_lock(self, which: int, tail: list[int]) -> None:
+        node, prefix = self.held.pop(which % len(self.held))
+        self.insert_ids(prefix + tuple(tail), (node, prefix))
+
+    def insert_ids(self, ids: Prefix, held: tuple[Node, Prefix] | None) -> None:
+        size, model = self.model.page_size, self.model
+        pages = list(range(self.next_page, self.next_page + -(-len(ids) // size)))
+        self.next_page += len(pages)
+        whole = model.whole_pages(ids)
+        inside, sources = model.inside(ids)
+        result = self.tree.insert(as_bytes(ids), np.asarray(pages, dtype=np.int32), held[0] if held else None)
+        if whole + inside == len(ids):
+            assert result.num_owned == 0
+            end = ids[:whole]
+            if inside:
+                model.touch_path(min(sources, key=as_bytes))
+        else:
+            assert result.num_owned == len(pages) - whole // size
+            for start in range(whole, len(ids), size):
+                model.records[ids[: start + size]] = Record(pages[start // size], 0)
+            end = ids
+        for page in result.dropped.tolist():
+            (gone,) = [p for p, r in model.records.items() if r.page == page]
+            assert len(gone) < len(ids)
+            assert gone == ids[: len(gone)]
+            assert not model.locked(gone)
+            del model.records[gone]
+        model.touch_path(end)
+        if held:
+            model.locks.remove(held[1])
+            model.locks.append(end)
+            self.held.append((result.node, end))
+        prefixes = [end[: i + size] for i in range(0, len(end), size)]
+        assert result.pages.tolist() == [model.records[p].page for p in prefixes]
+        self.known.append(ids)
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 99))
+    def unlock(self, which: int) -> None:
+        node, prefix = self.held.pop(which % len(self.held))
+        self.tree.unlock(node)
+        self.model.locks.remove(prefix)
+
+    @rule(n=st.integers(0, 9))
+    def evict(self, n: int) -> None:
+        assert sorted(self.tree.evict(n).tolist()) == sorted(self.model.evict(n))
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if not hasattr(self, "tree"):
+            return
+        check_tree(self.tree)
+        records = self.model.records
+        assert self.tree.num_pages == len(records)
+        assert self.tree.num_evictable == sum(not self.model.locked(p) for p in records)
+
+
+TestTreeAgainstBruteForce = TreeAgainstBruteForce.TestCase
+TestTreeAgainstBruteForce.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+
+
+def insert(tree: RadixCache, ids: list[int], first_page: int) -> Node:
+    pages = np.arange(first_page, first_page - (-len(ids) // tree.page_size), dtype=np.int32)
+    return tree.insert(as_bytes(ids), pages).node
+
+
+@pytest.mark.parametrize("page_size", [16, 32, 64, 128])
+def test_reuse_is_exact_in_tokens_whatever_the_page(page_size: int) -> None:
+    tree = RadixCache(page_size)
+    insert(tree, list(range(300)), 0)
+    ids = [*range(211), *range(1000, 1100)]
+    found = tree.match(as_bytes(ids))
+    assert found.num_reusable == 211
+    assert tree.probe(as_bytes(ids)) == 211
+
+
+def test_candidates_stay_bounded_by_the_tree() -> None:
+    tree = RadixCache(4)
+    for session in range(20):
+        insert(tree, [session] * 8, session * 2)
+    for i in range(20_000):
+        tree.match(as_bytes([i % 20] * 8))
+    assert len(tree.candidates()) <= 2 * tree.num_nodes + 64
+
+
+def test_unlock_without_lock_is_an_error() -> None:
+    tree = RadixCache(4)
+    node = insert(tree, [1] * 8, 0)
+    with pytest.raises(RuntimeError, match="unlock"):
+        tree.unlock(node)
