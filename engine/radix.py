@@ -208,7 +208,8 @@ class RadixCache:
         return list(self._candidates)
 
     def _find(self, ids: bytes, end: int) -> _Place:
-        node, offset, path = self.root, 0, []
+        node, offset = self.root, 0
+        path: list[Int32Array] = []
         width = self._page_bytes
         while offset < end:
             page_key = ids[offset : min(offset + width, end)]
@@ -335,6 +336,11 @@ class RadixCache:
             }
             self._candidates = list(current.values())
             heapify(self._candidates)
+
+
+def common_tokens(a: bytes, b: bytes) -> int:
+    """Length in tokens of the common start of two sequences of int32 bytes."""
+    return _common_bytes(a, b, 0, len(b)) // TOKEN_BYTES
 
 
 def _join(parts: list[Int32Array]) -> Int32Array:

@@ -1,0 +1,115 @@
+"""Which waiting request starts next, and with how much of its prompt already cached."""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+import numpy as np
+
+from deeproot.engine.batch import Int32Array
+from deeproot.engine.kv_pool import KVPool
+from deeproot.engine.radix import MatchResult, RadixCache, common_tokens
+from deeproot.scheduler.request import Request
+from deeproot.scheduler.table import RunningTable
+
+# How many waiting requests are looked at for one whose prefix nobody is computing.
+_LOOK_AHEAD = 64
+
+
+class Admission:
+    """First come, first served; but a request whose prefix is being computed now waits for that instead.
+
+    Nothing is admitted that does not fit with what the running requests still need for their prompts, so that an
+    admission is not taken back at once.
+    """
+
+    def __init__(self, cache: RadixCache, pool: KVPool, table: RunningTable) -> None:
+        self.cache = cache
+        self.pool = pool
+        self.table = table
+
+    def admit(self, waiting: deque[Request], limit_of: dict[str, int]) -> Request | None:
+        """Move the first request that can start from `waiting` into the running table and return it."""
+        if self.table.is_full:
+            return None
+        prefilling = self._prefilling()
+        for i, request in enumerate(islice(waiting, _LOOK_AHEAD)):
+            if self._still_waits(request):
+                continue
+            match = self.cache.match(request.token_ids, request.num_tokens - 1)
+            if self._find_leader(request, match.num_reusable, prefilling):
+                continue
+            if not self._start(request, match, limit_of[request.rid]):
+                return None
+            del waiting[i]
+            return request
+        return None
+
+    def _prefilling(self) -> list[Request]:
+        rows = self.table.rows
+        missing = self.table.num_tokens[rows] - self.table.num_computed[rows]
+        return [self.table.request(row) for row in rows[missing > 1].tolist()]
+
+    def _still_waits(self, request: Request) -> bool:
+        leader = request.waits_for
+        if leader is None:
+            return False
+        if leader.row < 0 or self.table.num_computed[leader.row] >= request.waits_until:
+            request.waits_for = None
+            return False
+        return True
+
+    def _find_leader(self, request: Request, num_reusable: int, prefilling: Iterable[Request]) -> bool:
+        """Is a running request about to compute at least a page more of this prompt than is cached?"""
+        size = self.cache.page_size
+        for leader in prefilling:
+            common = common_tokens(request.token_ids, leader.token_ids)
+            # Until the leader ends, only its whole pages can be matched.
+            until = min(-(-common // size), leader.num_tokens // size) * size
+            gain = min(common, until, request.num_tokens - 1) - num_reusable
+            if gain >= size and self.table.num_computed[leader.row] < until:
+                request.waits_for, request.waits_until = leader, until
+                return True
+        return False
+
+    def _start(self, request: Request, match: MatchResult, limit: int) -> bool:
+        self.cache.lock(match.node)
+        copy_from = match.copy_from
+        if copy_from is not None:
+            self.cache.lock(copy_from.node)
+            if not self._fits(request, len(match.pages)):
+                # The page to copy from could be the one that is missing.
+                self.cache.unlock(copy_from.node)
+                copy_from = None
+        if copy_from is None and not self._fits(request, len(match.pages)):
+            self.cache.unlock(match.node)
+            return False
+        pages, reused = match.pages, match.num_tokens
+        if copy_from is not None:
+            own = take_pages(self.cache, self.pool, 1)
+            self.pool.copy(copy_from.page, int(own[0]), copy_from.num_tokens)
+            self.cache.unlock(copy_from.node)
+            pages, reused = np.append(pages, own), reused + copy_from.num_tokens
+        request.node, request.num_borrowed, request.start = match.node, len(match.pages), reused
+        if request.num_cached is None:
+            request.num_cached = reused
+        self.table.add(request, pages, reused, limit)
+        return True
+
+    def _fits(self, request: Request, num_matched: int) -> bool:
+        table, rows = self.table, self.table.rows
+        wanted = -(-request.num_tokens // self.cache.page_size) - num_matched
+        promised = int(table.missing_pages(rows, table.num_tokens[rows]).clip(0).sum())
+        # One page more for each running request, so that decoding does not at once need what was just admitted.
+        reserve = len(rows)
+        return wanted + promised + reserve <= self.pool.num_free + self.cache.num_evictable
+
+
+def take_pages(cache: RadixCache, pool: KVPool, n: int) -> Int32Array:
+    """Take `n` pages from the pool, evicting cached ones if it has too few.
+
+    Raises OutOfPages when locks leave too few; what was evicted is free then.
+    """
+    if pool.num_free < n:
+        pool.free(cache.evict(n - pool.num_free))
+    return pool.alloc(n)

@@ -1,0 +1,135 @@
+"""The engine's thread: takes messages, steps the scheduler, hands out what it said."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.scheduler import Counters, Scheduler
+
+Message = AddRequest | AbortRequest
+Emit = Callable[[list[TokenOutput]], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The state after the latest step."""
+
+    num_running: int
+    num_waiting: int
+    num_pages: int
+    num_free_pages: int
+    num_cached_pages: int
+    """Pages that belong to the prefix tree."""
+    num_evictable_pages: int
+    page_size: int
+    counters: Counters
+
+
+def take_stats(scheduler: Scheduler) -> EngineStats:
+    return EngineStats(
+        num_running=len(scheduler.table),
+        num_waiting=len(scheduler.waiting),
+        num_pages=scheduler.pool.num_pages,
+        num_free_pages=scheduler.pool.num_free,
+        num_cached_pages=scheduler.cache.num_pages,
+        num_evictable_pages=scheduler.cache.num_evictable,
+        page_size=scheduler.pool.page_size,
+        counters=replace(scheduler.counters),
+    )
+
+
+class EngineLoop:
+    """Owns a scheduler and runs it in whichever thread calls `run`.
+
+    All other methods may be called from any thread. `emit` is called in the loop's thread, once a step at most, with
+    that step's outputs in order.
+    """
+
+    def __init__(self, scheduler: Scheduler, emit: Emit) -> None:
+        self._scheduler = scheduler
+        self._emit = emit
+        self._inbox: deque[Message] = deque()
+        self._questions: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._stats = take_stats(scheduler)
+
+    def submit(self, message: Message) -> None:
+        with self._wake:
+            self._inbox.append(message)
+            self._wake.notify()
+
+    def inspect(self, question: Callable[[Scheduler], T]) -> "Future[T]":
+        """Call `question` in the loop's thread between two steps; the future has its answer or its exception.
+
+        Cancelled if the loop stops first.
+        """
+        future: Future[T] = Future()
+
+        def answer() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(question(self._scheduler))
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._wake:
+            if self._stopping:
+                future.cancel()
+            else:
+                self._questions.append(answer)
+                self._wake.notify()
+        return future
+
+    def stats(self) -> EngineStats:
+        """The state after the latest step; never waits for one."""
+        return self._stats
+
+    def stop(self) -> None:
+        """Let `run` return after the step in flight; requests that still run are aborted and reported."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """Step until `stop`."""
+        stopping = False
+        while not stopping:
+            with self._wake:
+                self._wake.wait_for(self._has_something_to_do)
+                messages, questions = list(self._inbox), list(self._questions)
+                self._inbox.clear()
+                self._questions.clear()
+                stopping = self._stopping
+            outputs = self._take(messages)
+            for answer in questions:
+                answer()
+            outputs += self._abort_all() if stopping else self._scheduler.step()
+            self._stats = take_stats(self._scheduler)
+            if outputs:
+                self._emit(outputs)
+
+    def _has_something_to_do(self) -> bool:
+        return bool(self._stopping or self._inbox or self._questions or self._scheduler.has_work)
+
+    def _take(self, messages: list[Message]) -> list[TokenOutput]:
+        outputs = []
+        for message in messages:
+            if isinstance(message, AddRequest):
+                self._scheduler.add(message)
+            else:
+                aborted = self._scheduler.abort(message.rid)
+                if aborted is not None:
+                    outputs.append(aborted)
+        return outputs
+
+    def _abort_all(self) -> list[TokenOutput]:
+        requests = [*self._scheduler.waiting, *self._scheduler.table.running()]
+        outputs = [self._scheduler.abort(request.rid) for request in requests]
+        return [output for output in outputs if output is not None]

@@ -1,0 +1,67 @@
+"""A request as the scheduler sees it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from deeproot.engine.batch import Int32Array
+from deeproot.engine.radix import TOKEN_BYTES, Node
+from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Account and state of one request. What changes every step is in the running table's arrays, not here."""
+
+    rid: str
+    token_ids: bytes
+    """int32 bytes: the prompt and, after a preemption, the output so far."""
+    num_prompt: int
+    sampling: SamplingParams
+    row: int = -1
+    """Row in the running table; -1 while waiting."""
+    node: Node | None = None
+    """The tree node that the request holds locked while it runs."""
+    num_borrowed: int = 0
+    """Its first pages that belong to the tree; the later ones are its own."""
+    start: int = 0
+    """Tokens that were reused when it was last admitted."""
+    high_water: int = 0
+    """Most tokens that it ever had computed, before the present run."""
+    num_cached: int | None = None
+    """Prompt tokens reused at the first admission; None before."""
+    num_recomputed: int = 0
+    waits_for: "Request | None" = field(default=None, repr=False)
+    """A running request that is computing a prefix of this one."""
+    waits_until: int = 0
+    """Number of tokens of `waits_for` after which it is worth while to match again."""
+
+    @classmethod
+    def from_message(cls, message: AddRequest) -> "Request":
+        return cls(message.rid, message.token_ids, len(message.token_ids) // TOKEN_BYTES, message.sampling)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens at the last admission; the running table knows the present number."""
+        return len(self.token_ids) // TOKEN_BYTES
+
+    def ids(self) -> Int32Array:
+        return np.frombuffer(self.token_ids, dtype=np.int32)
+
+    def account_run(self, num_computed: int) -> None:
+        """Book the tokens of a run that ends with `num_computed` of them computed."""
+        self.num_recomputed += max(0, min(self.high_water, num_computed) - self.start)
+        self.high_water = max(self.high_water, num_computed)
+
+    def finish(
+        self, reason: FinishReason, token_id: int | None, num_tokens: int, error: str | None = None
+    ) -> TokenOutput:
+        cached = self.num_cached or 0
+        usage = Usage(
+            prompt=self.num_prompt,
+            cached=cached,
+            computed=max(0, min(self.num_prompt, self.high_water) - cached),
+            output=num_tokens - self.num_prompt,
+            recomputed=self.num_recomputed,
+        )
+        return TokenOutput(self.rid, token_id, reason, usage, error)

@@ -1,0 +1,273 @@
+"""Continuous batching without phases: schedule, forward, commit.
+
+Each step gives every running request up to all the tokens that it has and has not computed: one for a request that
+decodes, a chunk for one whose prompt is long. Requests that need a single token come first, so that long prompts
+do not hold up running streams; then longest running first, within the step's budget of tokens.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
+from deeproot.engine.kv_pool import KVPool
+from deeproot.engine.radix import RadixCache
+from deeproot.scheduler.admission import Admission, take_pages
+from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
+from deeproot.scheduler.request import Request
+from deeproot.scheduler.table import RunningTable
+
+
+class Forward(Protocol):
+    """The model side of a step."""
+
+    def forward(self, batch: ForwardBatch) -> Int32Array:
+        """Compute the batch's new tokens and return the sampled ids, `[len(batch.logits_indices)]`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What `schedule` decided: `rows[i]` computes `extend[i]` tokens."""
+
+    rows: Int64Array
+    extend: Int64Array
+    sampling_rows: Int64Array
+    batch: ForwardBatch
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since start, in tokens unless said."""
+
+    steps: int = 0
+    prompt: int = 0
+    cached: int = 0
+    computed: int = 0
+    """Tokens that went through the model: prompts, outputs and what was recomputed."""
+    output: int = 0
+    preemptions: int = 0
+    evicted_pages: int = 0
+
+
+class Scheduler:
+    """Runs requests over one model, pool and cache. Not thread-safe: one thread calls it."""
+
+    def __init__(self, config: SchedulerConfig, cache: RadixCache, pool: KVPool, runner: Forward) -> None:
+        capacity = pool.num_pages * pool.page_size
+        if cache.page_size != pool.page_size:
+            raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
+        if config.max_model_len > capacity:
+            raise ValueError(
+                f"max_model_len ({config.max_model_len}) is more than the KV pool holds ({capacity} tokens): "
+                "give the pool more memory or lower max_model_len"
+            )
+        self.config = config
+        self.cache = cache
+        self.pool = pool
+        self.runner = runner
+        self.table = RunningTable(config, pool.page_size)
+        self.waiting: deque[Request] = deque()
+        self.counters = Counters()
+        self._limits: dict[str, int] = {}
+        self._admission = Admission(cache, pool, self.table)
+        self._refused: list[TokenOutput] = []
+
+    def add(self, message: AddRequest) -> None:
+        """Take a request; one that can never run is answered with an error by the next step.
+
+        Raises ValueError if a request of the same rid has not ended.
+        """
+        if message.rid in self._limits:
+            raise ValueError(f"a request {message.rid!r} is running already")
+        request = Request.from_message(message)
+        error = self._why_impossible(request)
+        if error is not None:
+            self._refused.append(request.finish("error", None, request.num_prompt, error))
+            return
+        self._limits[request.rid] = min(
+            request.num_prompt + request.sampling.max_tokens, self.config.max_model_len
+        )
+        self.counters.prompt += request.num_prompt
+        self.waiting.append(request)
+
+    def abort(self, rid: str) -> TokenOutput | None:
+        """End a request; None if it is not here (any more)."""
+        for request in self.waiting:
+            if request.rid == rid:
+                self.waiting.remove(request)
+                return self._finish(request, "abort", None, request.num_tokens)
+        for request in self.table.running():
+            if request.rid == rid:
+                num_tokens = int(self.table.num_tokens[request.row])
+                self._leave_table(request, keep=True)
+                return self._finish(request, "abort", None, num_tokens)
+        return None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or len(self.table) or self._refused)
+
+    def step(self) -> list[TokenOutput]:
+        """One forward pass and its outputs. A failing forward ends the requests that were in it."""
+        outputs, self._refused = self._refused, []
+        step = self.schedule()
+        if step is None:
+            return outputs
+        try:
+            token_ids = self.runner.forward(step.batch)
+        except Exception as error:
+            return outputs + self._fail(step, error)
+        return outputs + self.commit(step, token_ids)
+
+    def schedule(self) -> Step | None:
+        """Admit what fits, find pages and build the next batch; None when there is nothing to compute."""
+        preempted = self._make_room()
+        if not preempted:
+            self._admit()
+        rows, extend = self._share_budget()
+        if not len(rows):
+            return None
+        counts = self.table.missing_pages(rows, self.table.num_computed[rows] + extend).clip(0)
+        self.table.give_pages(rows, counts, self._take_pages(int(counts.sum())))
+        batch, sampling_rows = self.table.build_batch(rows, extend)
+        return Step(rows, extend, sampling_rows, batch)
+
+    def commit(self, step: Step, token_ids: Int32Array) -> list[TokenOutput]:
+        """Book a finished forward: computed tokens, cache, new tokens, ends."""
+        table = self.table
+        table.num_computed[step.rows] += step.extend
+        self.counters.steps += 1
+        self.counters.computed += int(step.extend.sum())
+        self.counters.output += len(token_ids)
+        for row in step.rows[step.extend > 1].tolist():
+            self._insert(table.request(row), whole_pages_only=True)
+        stopped, full = table.append_tokens(step.sampling_rows, token_ids)
+        return self._outputs(step.sampling_rows.tolist(), token_ids.tolist(), stopped, full)
+
+    def _outputs(
+        self, rows: list[int], token_ids: list[int], stopped: NDArray[np.bool_], full: NDArray[np.bool_]
+    ) -> list[TokenOutput]:
+        requests = self.table.requests
+        outputs = [
+            TokenOutput(requests[row].rid, token_id)  # type: ignore[union-attr]
+            for row, token_id in zip(rows, token_ids, strict=True)
+        ]
+        for i in np.flatnonzero(stopped | full).tolist():
+            request = self.table.request(rows[i])
+            num_tokens = int(self.table.num_tokens[rows[i]])
+            self._leave_table(request, keep=True)
+            outputs[i] = self._finish(request, "stop" if stopped[i] else "length", token_ids[i], num_tokens)
+        return outputs
+
+    def _share_budget(self) -> tuple[Int64Array, Int64Array]:
+        """Tokens that each running request computes in this step: rows and, for each, at least one."""
+        table = self.table
+        wanted = table.num_tokens[table.rows] - table.num_computed[table.rows]
+        order = np.argsort(wanted > 1, kind="stable")
+        rows, wanted = table.rows[order], wanted[order]
+        before = np.cumsum(wanted) - wanted
+        extend = np.clip(self.config.max_num_batched_tokens - before, 0, wanted)
+        return rows[extend > 0], extend[extend > 0]
+
+    def _make_room(self) -> bool:
+        """Preempt the newest requests until the others' next step fits; whether any was."""
+        preempted = False
+        while True:
+            rows, extend = self._share_budget()
+            wanted = self.table.missing_pages(rows, self.table.num_computed[rows] + extend).clip(0)
+            if wanted.sum() <= self.pool.num_free + self.cache.num_evictable:
+                return preempted
+            self._preempt(self.table.request(int(self.table.rows[-1])))
+            preempted = True
+
+    def _admit(self) -> None:
+        """Start waiting requests while the step has budget for them."""
+        budget = self.config.max_num_batched_tokens - int(self._share_budget()[1].sum())
+        while budget > 0 and self.waiting:
+            request = self._admission.admit(self.waiting, self._limits)
+            if request is None:
+                return
+            if not request.high_water:
+                self.counters.cached += request.start
+            budget -= request.num_tokens - request.start
+
+    def _preempt(self, request: Request) -> None:
+        self.counters.preemptions += 1
+        row = request.row
+        request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
+        self._leave_table(request, keep=True)
+        self.waiting.appendleft(request)
+
+    def _leave_table(self, request: Request, *, keep: bool) -> None:
+        """Take a request out of the running table; its computed tokens stay cached unless they are in doubt."""
+        table, row = self.table, request.row
+        request.account_run(int(table.num_computed[row]))
+        if keep:
+            self._insert(request, whole_pages_only=False)
+        own = table.pages_of(request)[request.num_borrowed :]
+        self.pool.free(own)
+        assert request.node is not None
+        self.cache.unlock(request.node)
+        request.node, request.num_borrowed = None, 0
+        table.remove(request)
+
+    def _insert(self, request: Request, *, whole_pages_only: bool) -> None:
+        """Hand the request's computed tokens to the tree and borrow them from there from now on.
+
+        With a part-filled last page the request must be about to leave: that page is the tree's or free afterwards.
+        """
+        table, size = self.table, self.pool.page_size
+        num_tokens = int(table.num_computed[request.row])
+        if whole_pages_only:
+            num_tokens -= num_tokens % size
+        if num_tokens <= request.num_borrowed * size:
+            return
+        ids = table.tokens[request.row, :num_tokens].tobytes()
+        pages = table.page_table[request.row, : -(-num_tokens // size)]
+        given = pages.copy()
+        result = self.cache.insert(ids, given, request.node)
+        # Pages that the tree had already: use its copies and give ours back.
+        duplicates = given[request.num_borrowed : len(given) - result.num_owned]
+        pages[: len(result.pages)] = result.pages
+        self.pool.free(duplicates)
+        self.pool.free(result.dropped)
+        request.node, request.num_borrowed = result.node, len(given)
+
+    def _take_pages(self, n: int) -> Int32Array:
+        evicted = max(0, n - self.pool.num_free)
+        self.counters.evicted_pages += evicted
+        return take_pages(self.cache, self.pool, n)
+
+    def _fail(self, step: Step, error: Exception) -> list[TokenOutput]:
+        text = f"the model's forward pass failed: {type(error).__name__}: {error}"
+        outputs = []
+        for row in step.rows.tolist():
+            request = self.table.request(row)
+            num_tokens = int(self.table.num_tokens[row])
+            self._leave_table(request, keep=False)
+            outputs.append(self._finish(request, "error", None, num_tokens, text))
+        return outputs
+
+    def _finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        token_id: int | None,
+        num_tokens: int,
+        error: str | None = None,
+    ) -> TokenOutput:
+        del self._limits[request.rid]
+        return request.finish(reason, token_id, num_tokens, error)
+
+    def _why_impossible(self, request: Request) -> str | None:
+        longest = self.config.max_model_len
+        if request.num_prompt == 0:
+            return "the prompt is empty: send at least one token"
+        if request.num_prompt >= longest:
+            return f"the prompt has {request.num_prompt} tokens, the server takes at most {longest - 1} and one of output"
+        return None

@@ -1,0 +1,156 @@
+"""The running requests in arrays, so that a step's bookkeeping costs per step and not per request."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array, SamplingBatch
+from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.request import Request
+
+_NO_TOKEN = -1
+
+
+class RunningTable:
+    """One row a running request; `rows` lists those in use, longest running first.
+
+    Arrays are indexed by row. `page_table[row, :num_pages[row]]` are the request's pages in order, those that it
+    borrows from the tree first.
+    """
+
+    def __init__(self, config: SchedulerConfig, page_size: int) -> None:
+        n, width = config.max_num_seqs, config.max_model_len
+        self.page_size = page_size
+        self.rows: Int64Array = np.empty(0, dtype=np.int64)
+        self.requests: list[Request | None] = [None] * n
+        self.tokens: Int32Array = np.zeros((n, width), dtype=np.int32)
+        self.page_table: Int32Array = np.zeros((n, -(-width // page_size)), dtype=np.int32)
+        self.num_tokens: Int64Array = np.zeros(n, dtype=np.int64)
+        self.num_computed: Int64Array = np.zeros(n, dtype=np.int64)
+        self.num_pages: Int64Array = np.zeros(n, dtype=np.int64)
+        self.limit: Int64Array = np.zeros(n, dtype=np.int64)
+        self.stop_ids: Int32Array = np.full((n, 4), _NO_TOKEN, dtype=np.int32)
+        self.temperature: NDArray[np.float32] = np.zeros(n, dtype=np.float32)
+        self.top_k: Int32Array = np.zeros(n, dtype=np.int32)
+        self.top_p: NDArray[np.float32] = np.ones(n, dtype=np.float32)
+        self.min_p: NDArray[np.float32] = np.zeros(n, dtype=np.float32)
+        self.seeds: NDArray[np.uint64] = np.zeros(n, dtype=np.uint64)
+        self._unused = list(range(n - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def is_full(self) -> bool:
+        return not self._unused
+
+    def add(self, request: Request, pages: Int32Array, num_computed: int, limit: int) -> None:
+        """Start a request whose first `num_computed` tokens lie in `pages`; it ends at `limit` tokens."""
+        row = self._unused.pop()
+        ids, sampling = request.ids(), request.sampling
+        self.requests[row] = request
+        request.row = row
+        self.tokens[row, : len(ids)] = ids
+        self.page_table[row, : len(pages)] = pages
+        self.num_tokens[row] = len(ids)
+        self.num_computed[row] = num_computed
+        self.num_pages[row] = len(pages)
+        self.limit[row] = limit
+        self.temperature[row] = sampling.temperature
+        self.top_k[row] = sampling.top_k
+        self.top_p[row] = sampling.top_p
+        self.min_p[row] = sampling.min_p
+        self.seeds[row] = sampling.seed
+        self._set_stop_ids(row, sampling.stop_token_ids)
+        self.rows = np.append(self.rows, row)
+
+    def remove(self, request: Request) -> None:
+        row = request.row
+        self.rows = self.rows[self.rows != row]
+        self.requests[row] = None
+        request.row = -1
+        self._unused.append(row)
+
+    def running(self) -> list[Request]:
+        """The running requests, longest running first."""
+        return [self.request(row) for row in self.rows.tolist()]
+
+    def request(self, row: int) -> Request:
+        request = self.requests[row]
+        assert request is not None
+        return request
+
+    def pages_of(self, request: Request) -> Int32Array:
+        return self.page_table[request.row, : self.num_pages[request.row]]
+
+    def computed_ids(self, request: Request) -> bytes:
+        """The tokens whose K and V exist, as int32 bytes."""
+        return self.tokens[request.row, : self.num_computed[request.row]].tobytes()
+
+    def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
+        """Pages that each row lacks to hold `num_tokens` tokens."""
+        return -(-num_tokens // self.page_size) - self.num_pages[rows]
+
+    def give_pages(self, rows: Int64Array, counts: Int64Array, pages: Int32Array) -> None:
+        """Append `counts[i]` of `pages` to the pages of `rows[i]`."""
+        at = 0
+        for i in np.flatnonzero(counts).tolist():
+            row, n = rows[i], int(counts[i])
+            first = self.num_pages[row]
+            self.page_table[row, first : first + n] = pages[at : at + n]
+            self.num_pages[row] += n
+            at += n
+
+    def build_batch(self, rows: Int64Array, extend: Int64Array) -> tuple[ForwardBatch, Int64Array]:
+        """The batch in which `rows[i]` computes its next `extend[i] >= 1` tokens, and the rows that sample."""
+        before = self.num_computed[rows]
+        after = before + extend
+        cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
+        np.cumsum(extend, out=cu_seqlens[1:])
+        row_of_token = np.repeat(rows, extend)
+        first_of_sequence = np.repeat(before - cu_seqlens[:-1], extend)
+        positions = first_of_sequence + np.arange(len(row_of_token))
+        page, offset = np.divmod(positions, self.page_size)
+        slots = self.page_table[row_of_token, page].astype(np.int64) * self.page_size + offset
+        samples = after == self.num_tokens[rows]
+        sampling_rows = rows[samples]
+        batch = ForwardBatch(
+            input_ids=self.tokens[row_of_token, positions],
+            positions=positions,
+            slot_mapping=slots,
+            page_table=self.page_table[rows, : int(-(-after.max() // self.page_size))],
+            cu_seqlens_q=cu_seqlens,
+            seq_lens=after.astype(np.int32),
+            logits_indices=cu_seqlens[1:][samples].astype(np.int64) - 1,
+            sampling=self._sampling_batch(sampling_rows),
+        )
+        return batch, sampling_rows
+
+    def append_tokens(
+        self, rows: Int64Array, token_ids: Int32Array
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Append a sampled token to each row: (which ended by a stop id, which by their limit)."""
+        lengths = self.num_tokens[rows]
+        self.tokens[rows, lengths] = token_ids
+        self.num_tokens[rows] = lengths + 1
+        stopped = (self.stop_ids[rows] == token_ids[:, None]).any(axis=1)
+        return stopped, lengths + 1 >= self.limit[rows]
+
+    def _sampling_batch(self, rows: Int64Array) -> SamplingBatch:
+        return SamplingBatch(
+            temperature=self.temperature[rows],
+            top_k=self.top_k[rows],
+            top_p=self.top_p[rows],
+            min_p=self.min_p[rows],
+            seeds=self.seeds[rows],
+            positions=self.num_tokens[rows],
+        )
+
+    def _set_stop_ids(self, row: int, stop_ids: Sequence[int]) -> None:
+        width = self.stop_ids.shape[1]
+        if len(stop_ids) > width:
+            padding = ((0, 0), (0, len(stop_ids) - width))
+            self.stop_ids = np.pad(self.stop_ids, padding, constant_values=_NO_TOKEN)
+        self.stop_ids[row] = _NO_TOKEN
+        self.stop_ids[row, : len(stop_ids)] = stop_ids
