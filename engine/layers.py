@@ -1,0 +1,71 @@
+"""The layers that models are made of: plain objects that hold tensors."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from deeproot.engine.weights import WeightSource
+
+
+class Linear:
+    """`x @ weight.T + bias`. weight: `[out_features, in_features]`."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    @classmethod
+    def load(
+        cls,
+        weights: WeightSource,
+        names: Sequence[str],
+        out_features: Sequence[int],
+        in_features: int,
+        bias: bool = False,
+    ) -> "Linear":
+        """One layer from several stored ones that share their input; outputs stand in the order of `names`."""
+        parts = [
+            weights.take(f"{name}.weight", (n, in_features))
+            for name, n in zip(names, out_features, strict=True)
+        ]
+        if not bias:
+            return cls(_join(parts))
+        biases = [weights.take(f"{name}.bias", (n,)) for name, n in zip(names, out_features, strict=True)]
+        return cls(_join(parts), _join(biases))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Embedding:
+    """Rows of a table. weight: `[vocab_size, hidden_size]`."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(input_ids, self.weight)
+
+
+class RMSNorm:
+    """Divide by the root mean square over the last dimension, in float32, then scale."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self.weight = weight
+        self.eps = eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * (wide * scale).to(x.dtype)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up` of `[…, 2 n]`, gate first. Returns `[…, n]`."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up

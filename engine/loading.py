@@ -1,0 +1,124 @@
+"""From a path to a model that is ready to run."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from deeproot.engine.config import ConfigError, ModelConfig
+from deeproot.engine.gguf import GGUFFile
+from deeproot.engine.models import MODEL_CLASSES
+from deeproot.engine.models.base import CausalLM
+from deeproot.engine.weight_files import GGUFStore, SafetensorsStore
+from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
+
+LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+"""What `dtype` may be called, besides "auto"."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its weights."""
+
+    model: CausalLM
+    config: ModelConfig
+    dtype: torch.dtype
+    device: torch.device
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of that name; "auto" is bfloat16 where the device computes in it, else float32.
+
+    Raises ValueError for an unknown name.
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype in DTYPES:
+        return DTYPES[dtype]
+    if dtype != "auto":
+        raise ValueError(f"dtype {dtype!r} is not supported; supported: auto, {', '.join(DTYPES)}")
+    if device.type == "cpu":
+        flags = torch.cpu.get_capabilities()
+        fast = flags.get("avx512_bf16", False) or flags.get("amx_bf16", False)
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The configuration of a GGUF file, of a Hugging Face folder, or in a `config.json`.
+
+    Raises ConfigError, GGUFError, FileNotFoundError.
+    """
+    if is_gguf(path):
+        with GGUFFile(path) as file:
+            return ModelConfig.from_gguf(file)
+    file_path = path / "config.json" if path.is_dir() else path
+    if not file_path.is_file():
+        raise FileNotFoundError(
+            f"{file_path} does not exist: a model is a GGUF file or a folder with a config.json"
+        )
+    try:
+        content = json.loads(file_path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{file_path}: not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file_path}: must hold an object")
+    return ModelConfig.from_dict(content)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the path is a file that starts as GGUF files do, or is named as one."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF" or path.suffix == ".gguf"
+
+
+def load_model(
+    path: str | Path,
+    load_format: LoadFormat = "auto",
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Load a GGUF file, or a Hugging Face folder of safetensors.
+
+    load_format: "dummy" reads only the configuration (of a file, folder or `config.json`) and makes up weights.
+    progress: called with bytes done and bytes in all.
+    Raises FileNotFoundError, ConfigError, GGUFError, WeightError, ValueError (dtype); each says what is wrong.
+    """
+    path, device = Path(path), torch.device(device)
+    kind = resolve_dtype(dtype, device)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist: a model is a GGUF file or a folder with a config.json"
+        )
+    if load_format == "dummy":
+        return _dummy(path, kind, device, progress)
+    if is_gguf(path) and load_format != "safetensors":
+        with GGUFFile(path) as file:
+            config = ModelConfig.from_gguf(file)
+            weights = StoredWeights(GGUFStore(file, config), kind, device, progress)
+            return LoadedModel(_build(config, weights, device), config, kind, device)
+    if path.is_dir() and load_format != "gguf":
+        config = read_config(path)
+        weights = StoredWeights(SafetensorsStore(path), kind, device, progress)
+        return LoadedModel(_build(config, weights, device), config, kind, device)
+    wanted = {"auto": "a GGUF file or a folder of safetensors", "gguf": "a GGUF file"}
+    raise WeightError(f"{path} is not {wanted.get(load_format, 'a folder of safetensors')}")
+
+
+def _dummy(path: Path, dtype: torch.dtype, device: torch.device, progress: Progress | None) -> LoadedModel:
+    config = read_config(path)
+    meta = torch.device("meta")
+    sizes = DummyWeights(dtype, meta)
+    _build(config, sizes, meta)
+    weights = DummyWeights(dtype, device, total_bytes=sizes.taken_bytes, progress=progress)
+    return LoadedModel(_build(config, weights, device), config, dtype, device)
+
+
+def _build(config: ModelConfig, weights: StoredWeights | DummyWeights, device: torch.device) -> CausalLM:
+    return MODEL_CLASSES[config.architecture](config, weights, device)

@@ -1,0 +1,151 @@
+"""Where a model's constructor gets its tensors from.
+
+A constructor asks a WeightSource for each tensor by its Hugging Face name and the shape that it must have. After
+construction `finish` refuses what was stored but never asked for, so that no weight is silently left out.
+"""
+
+import fnmatch
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import torch
+
+Shape = tuple[int, ...]
+Progress = Callable[[int, int], None]
+"""Called with bytes of weights done and bytes in all, in the dtype that they are kept in."""
+
+_ALWAYS_IGNORED = ("*.rotary_emb.inv_freq",)
+"""Stored by some, computed by all."""
+
+
+class WeightError(ValueError):
+    """Weights are missing, surplus, damaged or of a wrong shape. The message names the tensor or file."""
+
+
+class WeightSource(Protocol):
+    """Hands out tensors, each in the dtype and on the device in which the model is to run."""
+
+    def take(self, name: str, shape: Shape) -> torch.Tensor:
+        """The tensor of that name, which the caller may keep. Raises WeightError if it is missing or misshapen."""
+        ...
+
+    def finish(self, ignored: Iterable[str] = ()) -> None:
+        """Call after construction. Raises WeightError if tensors were stored that no `take` asked for.
+
+        ignored: names (with * and ?) of tensors that may be left.
+        """
+        ...
+
+
+class TensorStore(Protocol):
+    """Tensors in files, under their Hugging Face names."""
+
+    shapes: Mapping[str, Shape]
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, on the CPU, in the file's floating dtype; may alias mapped memory."""
+        ...
+
+
+class StoredWeights:
+    """Weights from files."""
+
+    def __init__(
+        self,
+        store: TensorStore,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress | None = None,
+    ) -> None:
+        self._store = store
+        self._dtype = dtype
+        self._device = device
+        self._left = dict.fromkeys(store.shapes)
+        self._meter = Meter(sum(map(math.prod, store.shapes.values())) * dtype.itemsize, progress)
+
+    def take(self, name: str, shape: Shape) -> torch.Tensor:
+        stored = self._store.shapes.get(name)
+        if stored is None:
+            raise WeightError(f"tensor {name!r} of shape {list(shape)} is missing from the weights")
+        if tuple(stored) != shape:
+            raise WeightError(
+                f"tensor {name!r} has shape {list(stored)}, the configuration wants {list(shape)}"
+            )
+        tensor = self._store.read(name).to(device=self._device, dtype=self._dtype)
+        self._left.pop(name, None)
+        self._meter.add(tensor.nbytes)
+        return tensor
+
+    def finish(self, ignored: Iterable[str] = ()) -> None:
+        patterns = (*_ALWAYS_IGNORED, *ignored)
+        surplus = [name for name in self._left if not any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+        if surplus:
+            more = f" and {len(surplus) - 5} more" if len(surplus) > 5 else ""
+            raise WeightError(
+                f"the weights hold tensors that the model does not use: {', '.join(surplus[:5])}{more}; "
+                "is this another architecture than the configuration says?"
+            )
+        self._meter.complete()
+
+
+class DummyWeights:
+    """Seeded random weights: the same for the same seed, name, shape, dtype and kind of device.
+
+    Norm weights are 1, biases 0, the others normal with a deviation of `in_features ** -0.5`, so that activations
+    and logits keep a scale of about 1.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int = 0,
+        total_bytes: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._seed = seed
+        self._meter = Meter(total_bytes, progress)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of all tensors so far."""
+        return self._meter.done
+
+    def take(self, name: str, shape: Shape) -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        if name.endswith("norm.weight"):
+            tensor.fill_(1)
+        elif name.endswith(".bias"):
+            tensor.zero_()
+        elif self._device.type != "meta":
+            generator = torch.Generator(self._device)
+            generator.manual_seed((self._seed << 32) + zlib.crc32(name.encode()))
+            tensor.normal_(0, shape[-1] ** -0.5, generator=generator)
+        self._meter.add(tensor.nbytes)
+        return tensor
+
+    def finish(self, ignored: Iterable[str] = ()) -> None:
+        self._meter.complete()
+
+
+class Meter:
+    """Counts bytes and tells a progress callback, if there is one."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.done = 0
+        self._total = total
+        self._progress = progress
+
+    def add(self, num_bytes: int) -> None:
+        self.done += num_bytes
+        if self._progress is not None:
+            self._progress(min(self.done, self._total), self._total)
+
+    def complete(self) -> None:
+        """Tensors that were rightly ignored count as done."""
+        if self._progress is not None:
+            self._progress(self._total, self._total)
