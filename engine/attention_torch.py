@@ -124,7 +124,7 @@ class TorchAttention:
             keys[sequences, :, positions] = 0
             values[sequences, :, positions] = 0
         # The query heads of one KV head are the rows of one attention, so that K and V are read once for all.
-        queries = q[part.rows].unflatten(1, (num_kv_heads, -1))
+        queries = q[part.rows].view(b, num_kv_heads, -1, q.shape[-1])
         out = F.scaled_dot_product_attention(
             queries,
             keys[:, :, : part.max_len],

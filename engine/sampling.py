@@ -78,7 +78,8 @@ def _settings(settings: SamplingBatch, rows: NDArray[np.bool_], logits: torch.Te
     def column(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values[rows]).to(logits.device).unsqueeze(1)
 
-    top_k = np.where(settings.top_k > 0, settings.top_k, logits.shape[1])
+    vocab_size = logits.shape[1]
+    top_k = np.where(settings.top_k > 0, np.minimum(settings.top_k, vocab_size), vocab_size)
     uniform = uniforms(settings.seeds, settings.positions)
     return _Settings(column(top_k), column(settings.top_p), column(settings.min_p), column(uniform))
 
@@ -92,17 +93,19 @@ def _by_id(scaled: torch.Tensor, settings: _Settings) -> torch.Tensor:
 
 def _by_rank(scaled: torch.Tensor, settings: _Settings) -> torch.Tensor:
     """Rank the likeliest tokens only, and all where that does not decide; both give the same token."""
-    n = min(_NUM_CANDIDATES, scaled.shape[1])
+    vocab_size = scaled.shape[1]
+    n = min(_NUM_CANDIDATES, vocab_size)
     values, ids = scaled.topk(n)
     # topk leaves the order of ties open: sort by id, then stably by value.
     ids, order = ids.sort(-1)
-    values, order = values.gather(-1, order).sort(-1, descending=True, stable=True)
+    values, order = values.gather(-1, order).sort(stable=True, dim=-1, descending=True)
     ids = ids.gather(-1, order)
     total = scaled.exp().sum(-1, keepdim=True)
     tokens, decided = _filter(values, ids, total, settings)
-    rest = torch.nonzero(~decided)[:, 0]
-    if n < scaled.shape[1] and len(rest):
-        values, ids = scaled[rest].sort(-1, descending=True, stable=True)
+    known_total = (settings.top_k <= n) | (settings.top_k == vocab_size)
+    rest = torch.nonzero(~(decided & known_total[:, 0]))[:, 0]
+    if n < vocab_size and len(rest):
+        values, ids = scaled[rest].sort(stable=True, dim=-1, descending=True)
         tokens[rest], _ = _filter(values, ids, total[rest], settings.rows(rest))
     return tokens
 
@@ -133,6 +136,7 @@ def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """The first index `[n]` at which the running sum of `weights` passes `uniform` of the whole."""
     running = weights.cumsum(-1)
     index = torch.searchsorted(running, uniform * running[:, -1:], right=True)[:, 0]
-    # Rounding may lift the product to the whole itself: then the last index that has weight.
+    # Rounding may lift the product to the whole itself: then the last index that has weight. The clamp keeps
+    # rows of NaN, for which no index is right, from naming a token that does not exist.
     last = torch.searchsorted(running, running[:, -1:])[:, 0]
-    return torch.minimum(index, last)
+    return torch.minimum(index, last).clamp_(max=weights.shape[1] - 1)
