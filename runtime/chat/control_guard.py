@@ -1,0 +1,100 @@
+"""Keeps text that spells a control token from becoming one.
+
+Where a control token is spelt inside a conversation's own strings, a mark that nobody can guess is put into it before
+the template runs. In the rendered text an unmarked spelling is then the template's own and a marked one is content.
+The marks travel with the strings through trimming, splitting, joining and `tojson`.
+
+Limits: a template that compares or measures such a string sees the marks, and one that cuts a string and joins its
+parts anew could make a control token of harmless parts. If a template loses a mark (by escaping it, say), the rendering
+is done again with each spelling broken up by a space, so that the content is changed but no control token appears.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Collection
+from typing import Any
+
+from deeproot.runtime.chat.tokenizer import Encoder, Int32Array, Tokenizer
+
+_BREAK = " "
+Transform = Callable[[str, bool], str]
+"""Of a string and whether the model itself wrote it (an assistant message): what to render in its place."""
+
+
+class ControlGuard:
+    """Marks and encodes for one tokenizer and one set of control tokens.
+
+    Those that are not special (`<think>` and the like, which a decoded answer shows) are left alone in what the model
+    wrote: it wrote them as tokens, and its words must come back as the same ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, control_ids: Collection[int]) -> None:
+        # Unguessable, so that no content can hold a mark or an alias. They never reach the ids. Digits only, so that
+        # a template's change of case does not touch them.
+        self._nonce = str(secrets.randbits(64))
+        self._mark = f"\ufdd0{self._nonce}\ufdd1"
+        self._tokenizer = tokenizer
+        controls = [entry for entry in tokenizer.added if entry.token_id in control_ids]
+        self._aliases = {entry.text: f"\ufdd2{self._nonce}:{entry.token_id}\ufdd3" for entry in controls}
+        self._spelt = _any_of(self._aliases)
+        self._spelt_special = _any_of([entry.text for entry in controls if entry.special])
+        self._prefixes = _prefixes(self._aliases)
+        self._longest = max(map(len, self._aliases), default=0)
+        spellings = [(self._aliases.get(entry.text, entry.text), entry) for entry in tokenizer.added]
+        self._encode_aliased: Encoder = tokenizer.encoder(spellings)
+
+    def marked(self, text: str, by_model: bool) -> str:
+        """`text` with a mark inside every control token that it spells, and after a part of one that it ends with."""
+        return self._interrupted(text, by_model, self._mark)
+
+    def broken(self, text: str, by_model: bool) -> str:
+        """`text` with a space in those places."""
+        return self._interrupted(text, by_model, _BREAK)
+
+    def encode(self, render: Callable[[Transform], str]) -> Int32Array:
+        """`[num_tokens]` ids of a rendering. `render(transform)` runs the template on transformed strings."""
+        rendered = render(self.marked)
+        if self._nonce not in rendered:
+            return self._tokenizer.encode(rendered, parse_special=True)
+        broken = render(self.broken)
+        lost_a_mark = self._nonce in rendered.replace(self._mark, "")
+        if lost_a_mark or len(self._spelt.findall(rendered)) != len(self._spelt.findall(broken)):
+            rendered = broken
+        aliased = self._spelt.sub(lambda found: self._aliases[found[0]], rendered)
+        return self._encode_aliased(aliased.replace(self._mark, ""))
+
+    def _interrupted(self, text: str, by_model: bool, interruption: str) -> str:
+        spelt = self._spelt_special if by_model else self._spelt
+        text = spelt.sub(lambda found: found[0][0] + interruption + found[0][1:], text)
+        # A part of one at the very end could be completed by whatever the template puts next.
+        stem = text.rstrip()
+        if stem[-self._longest :].endswith(self._prefixes.get(stem[-1:], ())):
+            return stem + interruption + text[len(stem) :]
+        return text
+
+
+def transformed(value: Any, transform: Transform, by_model: bool) -> Any:
+    """A copy of JSON-like data with every string, keys included, transformed."""
+    if isinstance(value, str):
+        return transform(value, by_model)
+    if isinstance(value, dict):
+        return {transform(str(k), by_model): transformed(v, transform, by_model) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [transformed(item, transform, by_model) for item in value]
+    return value
+
+
+def _any_of(texts: Collection[str]) -> re.Pattern[str]:
+    # Longest first, as the tokenizer prefers them.
+    ordered = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+
+
+def _prefixes(texts: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Every proper prefix of the texts that is more than a word, by its last letter."""
+    by_last: dict[str, set[str]] = {}
+    for text in texts:
+        for end in range(1, len(text)):
+            if not text[:end].isalnum():
+                by_last.setdefault(text[end - 1], set()).add(text[:end])
+    return {last: tuple(found) for last, found in by_last.items()}

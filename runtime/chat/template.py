@@ -1,0 +1,223 @@
+"""A model's chat template: messages and tools to a prompt."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.meta import find_undeclared_variables
+
+from deeproot.runtime.chat import builtin_tools
+from deeproot.runtime.chat.control_guard import ControlGuard, Transform, transformed
+from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.jinja_env import compile_template, make_environment
+from deeproot.runtime.chat.messages import (
+    Message,
+    checked_messages,
+    text_of_content,
+    with_joined_content,
+    with_parsed_arguments,
+)
+from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
+
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
+_PROBE = "probe of the system turn"
+
+
+class _Compiled:
+    """One Jinja source and what its syntax tree tells."""
+
+    def __init__(self, source: str, now: Callable[[], datetime]) -> None:
+        self.template, tree = compile_template(make_environment(now), source)
+        self.uses_tools = "tools" in find_undeclared_variables(tree)
+        self.takes_parts = any(_named(loop.iter, "content") for loop in tree.find_all(nodes.For))
+        self.literals = "\0".join(_literals(tree))
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        try:
+            return self.template.render(variables)
+        except TemplateError:
+            raise
+        except Exception as fault:  # a template is a program of somebody else's: anything may happen in it
+            raise TemplateError(
+                f"the model's chat template failed on this conversation ({type(fault).__name__}: {fault}); "
+                "check the messages, or give another template with --chat-template"
+            ) from fault
+
+
+class ChatTemplate:
+    """Renders conversations as transformers' `apply_chat_template` does, for any model.
+
+    Beyond that: tools work where the template knows none (see `builtin_tools`), a system message works where the
+    template has no place for one (it opens the first user turn), a developer message is a system message unless the
+    template knows the role, and text that spells a control token stays text (see `control_guard`).
+    """
+
+    def __init__(
+        self,
+        source: str | Mapping[str, str],
+        tokenizer: Tokenizer,
+        *,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """`source`: Jinja text, or several by name, of which `tool_use` serves requests with tools and `default` the
+        others. `now`: the clock that templates see. TemplateError if the source is not valid Jinja."""
+        sources = {"default": source} if isinstance(source, str) else dict(source)
+        if "default" not in sources:
+            raise TemplateError(
+                f"the model has chat templates named {', '.join(sorted(sources)) or 'nothing'} but none named "
+                "'default'; give one with --chat-template"
+            )
+        self._default = _Compiled(sources["default"], now)
+        self._for_tools = _Compiled(sources["tool_use"], now) if "tool_use" in sources else self._default
+        self._special_texts = tokenizer.special_texts
+        self._tokenizer = tokenizer
+        self._guard = ControlGuard(tokenizer, self._control_ids())
+        self._has_system_turn = self._shows_system_message()
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the model's own template renders tools; if not, the built-in wrapper does."""
+        return self._for_tools.uses_tools
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> str:
+        """The prompt as text; TemplateError if a message is malformed or the template refuses."""
+        return self._renderer(messages, tools, add_generation_prompt, template_kwargs)(_same)
+
+    def token_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> Int32Array:
+        """`[num_tokens]` ids of the prompt. Control tokens come from the template only, never from the content."""
+        return self._guard.encode(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+
+    def _renderer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, Any],
+    ) -> Callable[[Transform], str]:
+        """Check the conversation once; what returns renders it with its strings transformed."""
+        if clash := sorted(_RESERVED & template_kwargs.keys()):
+            raise TemplateError(f"{clash[0]} has its own place in the request", field="chat_template_kwargs")
+        compiled = self._for_tools if tools else self._default
+        checked = checked_messages(messages, other_roles=_roles_in(compiled))
+        described = [_checked_tool(tool, i) for i, tool in enumerate(tools or ())]
+        arranged = self._arranged(checked, compiled)
+        if compiled.uses_tools:
+            arranged = with_parsed_arguments(arranged)
+
+        def render(transform: Transform) -> str:
+            shown = [transformed(m, transform, m["role"] == "assistant") for m in arranged]
+            shown_tools = transformed(described, transform, False)
+            if not compiled.uses_tools:
+                shown = builtin_tools.wrap(shown, shown_tools)
+            if not self._has_system_turn:
+                shown = _with_system_in_first_user_turn(shown)
+            variables = {
+                **self._special_texts,
+                **transformed(dict(template_kwargs), transform, False),
+                "messages": shown if compiled.takes_parts else with_joined_content(shown),
+                "tools": shown_tools or None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+            return compiled.render(variables)
+
+        return render
+
+    def _arranged(self, messages: list[Message], compiled: _Compiled) -> list[Message]:
+        if "developer" in compiled.literals:
+            return messages
+        return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+
+    def _control_ids(self) -> set[int]:
+        literals = self._default.literals + "\0" + self._for_tools.literals
+        if not self._for_tools.uses_tools:
+            literals += "\0" + builtin_tools.LITERALS
+        return {
+            entry.token_id
+            for entry in self._tokenizer.added
+            # Runs of spaces and the like are added tokens too, and no danger.
+            if entry.special
+            or (entry.text in literals and not entry.text.isspace() and not entry.text.isalnum())
+        }
+
+    def _shows_system_message(self) -> bool:
+        """Whether the template accepts a system message and shows it."""
+        messages = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "a"}]
+        variables = {
+            **self._special_texts,
+            "messages": messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        try:
+            return _PROBE in self._default.render(variables)
+        except TemplateError:
+            return False
+
+
+def _same(text: str, by_model: bool) -> str:
+    return text
+
+
+def _checked_tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise TemplateError(
+            'expected an object like {"type": "function", "function": {"name": …, "parameters": …}}',
+            field=f"tools[{index}]",
+        )
+    return dict(tool)
+
+
+def _with_system_in_first_user_turn(messages: list[Message]) -> list[Message]:
+    """System messages at the start, in front of the first user message's own text."""
+    leading = [text_of_content(m["content"]) for m in itertools.takewhile(_is_system, messages)]
+    rest = messages[len(leading) :]
+    if not leading:
+        return rest
+    if rest and rest[0]["role"] == "user":
+        text = "\n\n".join([*leading, text_of_content(rest[0]["content"])])
+        return [{**rest[0], "content": text}, *rest[1:]]
+    return [{"role": "user", "content": "\n\n".join(leading)}, *rest]
+
+
+def _is_system(message: Message) -> bool:
+    return bool(message["role"] == "system")
+
+
+def _named(node: nodes.Node, name: str) -> bool:
+    """Whether an expression is a variable, attribute or item of that name."""
+    if isinstance(node, nodes.Name):
+        return node.name == name
+    if isinstance(node, nodes.Getattr):
+        return node.attr == name
+    return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == name
+
+
+def _literals(tree: nodes.Template) -> Iterator[str]:
+    """Every piece of text in a template that could reach its output."""
+    for data in tree.find_all(nodes.TemplateData):
+        yield data.data
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str):
+            yield constant.value
+
+
+def _roles_in(compiled: _Compiled) -> frozenset[str]:
+    """Roles beside the usual that a template speaks of: any constant that is one lower-case word."""
+    return frozenset(word for word in compiled.literals.split("\0") if word.isalpha() and word.islower())

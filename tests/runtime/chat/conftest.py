@@ -1,0 +1,80 @@
+"""Tokenizers small and real, shared by the chat tests."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+from deeproot.engine.gguf import GGUFFile
+from deeproot.runtime.chat.tokenizer import Tokenizer
+
+from .strategies import FRAGMENTS
+
+CORPUS = (
+    "The quick brown fox jumps over the lazy dog, and then it doesn't: foo(bar), x = 12 + 34; return None\n\n"
+    'def main(args):\n    for i in range(10):\n        print("value", i)\n\n'
+    '{"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}\n'
+    "naïve café — déjà vu; 東京は日本の首都です。 Привет, мир! 😀 👩‍👩‍👧 \u0301 ½ ٣\r\n\t\tend."
+)
+
+
+@pytest.fixture(scope="session")
+def smol_metadata(smollm2_path: Path) -> dict[str, Any]:
+    with GGUFFile(smollm2_path) as file:
+        return dict(file.metadata)
+
+
+@pytest.fixture(scope="session")
+def smol(smol_metadata: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_gguf(smol_metadata)
+
+
+@pytest.fixture(scope="session")
+def small_bpe() -> dict[str, Any]:
+    """GGUF metadata of a small byte-level vocabulary, without `pre`, whose merges know no boundaries: digits,
+    spaces, letters and line ends all merge, so that the way of cutting decides."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    backend.train_from_iterator([*CORPUS.split(";"), *FRAGMENTS, *"".join(FRAGMENTS).split("3")] * 2, trainer)
+    model = json.loads(backend.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": [*tokens, "<|im_start|>", "<|im_end|>", "<think>"],
+        "tokenizer.ggml.token_type": [1] * len(tokens) + [3, 3, 4],
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
+        "tokenizer.ggml.bos_token_id": len(tokens),
+        "tokenizer.ggml.eos_token_id": len(tokens) + 1,
+    }
+
+
+def write_byte_level_folder(
+    folder: Path,
+    special: Sequence[str],
+    plain_added: Sequence[str] = (),
+    bos: str | None = None,
+    eos: str | None = None,
+) -> None:
+    """A folder with a small byte-level tokenizer.json, trained on the corpus, and the given added tokens."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    backend.train_from_iterator([CORPUS], trainer)
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain_added])
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos}
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if v is not None})
+    )
