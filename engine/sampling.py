@@ -135,8 +135,9 @@ def _filter(
 def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """The first index `[n]` at which the running sum of `weights` passes `uniform` of the whole."""
     running = weights.cumsum(-1)
-    index = torch.searchsorted(running, uniform * running[:, -1:], right=True)[:, 0]
+    whole = running[:, -1:].contiguous()
+    index = torch.searchsorted(running, uniform * whole, right=True)[:, 0]
     # Rounding may lift the product to the whole itself: then the last index that has weight. The clamp keeps
     # rows of NaN, for which no index is right, from naming a token that does not exist.
-    last = torch.searchsorted(running, running[:, -1:])[:, 0]
+    last = torch.searchsorted(running, whole)[:, 0]
     return torch.minimum(index, last).clamp_(max=weights.shape[1] - 1)

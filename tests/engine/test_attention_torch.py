@@ -1,0 +1,136 @@
+"""The torch backend against attention written out in float64, over random batches in a pool full of poison."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.batches import Chunk, make_batch
+
+from deeproot.engine.attention_torch import TorchAttention
+from deeproot.engine.kv_pool import KVLayout, KVPool
+
+HEAD_DIM = 8
+LAYER = 1
+
+
+def brute_force(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Causal attention of the last `len(q)` tokens of one sequence, one score at a time, in float64."""
+    q, k, v = q.double(), k.double(), v.double()
+    group = q.shape[1] // k.shape[1]
+    out = torch.zeros_like(q)
+    for t in range(len(q)):
+        seen = len(k) - len(q) + t + 1
+        for head in range(q.shape[1]):
+            scores = k[:seen, head // group] @ q[t, head] * scale
+            out[t, head] = torch.softmax(scores, 0) @ v[:seen, head // group]
+    return out
+
+
+def check(
+    lengths: list[tuple[int, int]],
+    group: int,
+    num_kv_heads: int,
+    page_size: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    scale: float | None = None,
+    tolerance: float = 1e-5,
+) -> None:
+    """lengths: cached and new tokens of each sequence."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    counts = [-(-(cached + new) // page_size) for cached, new in lengths]
+    num_pages = sum(counts) + 3
+    pages = np.split(rng.permutation(num_pages)[: sum(counts)], np.cumsum(counts)[:-1])
+    pool = KVPool(KVLayout(LAYER + 1, num_kv_heads, HEAD_DIM, page_size, dtype), num_pages)
+    for layer in range(LAYER + 1):
+        for tensor in pool.kv(layer):
+            tensor.fill_(torch.nan)
+
+    totals = [cached + new for cached, new in lengths]
+    keys = [torch.randn(n, num_kv_heads, HEAD_DIM, generator=generator).to(dtype) for n in totals]
+    values = [torch.randn(n, num_kv_heads, HEAD_DIM, generator=generator).to(dtype) for n in totals]
+    for (cached, _), own, k, v in zip(lengths, pages, keys, values, strict=True):
+        for t in range(cached):
+            pool.kv(LAYER)[0][own[t // page_size], :, t % page_size] = k[t]
+            pool.kv(LAYER)[1][own[t // page_size], :, t % page_size] = v[t]
+
+    chunks = [
+        Chunk([0] * n, cached, own.tolist())
+        for n, (cached, _), own in zip(totals, lengths, pages, strict=True)
+    ]
+    attention = TorchAttention(pool, scale)
+    attention.plan(make_batch(chunks, page_size))
+    new_tokens = [new for _, new in lengths]
+    q = torch.randn(sum(new_tokens), group * num_kv_heads, HEAD_DIM, generator=generator).to(dtype)
+    new_k = torch.cat([k[cached:] for k, (cached, _) in zip(keys, lengths, strict=True)])
+    new_v = torch.cat([v[cached:] for v, (cached, _) in zip(values, lengths, strict=True)])
+    out = attention.run(LAYER, q, new_k, new_v)
+
+    assert out.shape == q.shape
+    assert out.dtype == dtype
+    for mine, queries, k, v in zip(out.split(new_tokens), q.split(new_tokens), keys, values, strict=True):
+        expected = brute_force(queries, k, v, HEAD_DIM**-0.5 if scale is None else scale)
+        assert (mine.double() - expected).norm() < tolerance * expected.norm()
+    check_pool(pool, pages, keys, values)
+
+
+def check_pool(
+    pool: KVPool, pages: list[np.ndarray], keys: list[torch.Tensor], values: list[torch.Tensor]
+) -> None:
+    """Every token's K and V lie in their slots, and no other slot was written, in no layer."""
+    for tensor, parts in zip(pool.kv(LAYER), (keys, values), strict=True):
+        rest = tensor.clone()
+        for own, part in zip(pages, parts, strict=True):
+            for t, row in enumerate(part):
+                page, offset = own[t // pool.page_size], t % pool.page_size
+                assert torch.equal(rest[page, :, offset], row)
+                rest[page, :, offset] = torch.nan
+        assert rest.isnan().all()
+    assert all(tensor.isnan().all() for tensor in pool.kv(0))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20) | st.just(1)), min_size=1, max_size=6),
+    group=st.integers(1, 4),
+    num_kv_heads=st.integers(1, 3),
+    page_size=st.sampled_from([1, 4, 16]),
+    seed=st.integers(0, 2**31),
+)
+def test_equals_brute_force(
+    lengths: list[tuple[int, int]], group: int, num_kv_heads: int, page_size: int, seed: int
+) -> None:
+    check(lengths, group, num_kv_heads, page_size, seed)
+
+
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_around_page_edges(page_size: int, edge: int) -> None:
+    n = 2 * page_size + edge
+    check([(n - 1, 1), (0, n), (n - 5, 5), (page_size, n - page_size)], 3, 2, page_size, seed=5)
+
+
+def test_decodes_of_very_different_lengths() -> None:
+    check([(0, 1), (1, 1), (2, 1), (3, 1), (300, 1), (31, 1), (32, 1), (299, 1)], 3, 2, 16, seed=6)
+
+
+def test_decodes_of_one_length_share_a_page_count() -> None:
+    check([(20, 1)] * 5, 3, 2, 16, seed=7)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    check([(40, 1), (23, 1), (0, 50), (30, 20)], 3, 2, 16, seed=8, dtype=dtype, tolerance=1e-2)
+
+
+def test_a_scale_of_ones_own() -> None:
+    check([(40, 1), (23, 1), (0, 50), (30, 20)], 3, 2, 16, seed=9, scale=0.7)
+
+
+def test_run_before_plan_is_refused() -> None:
+    pool = KVPool(KVLayout(1, 1, HEAD_DIM, 16, torch.float32), 1)
+    q = torch.zeros(1, 1, HEAD_DIM)
+    with pytest.raises(RuntimeError, match="before plan"):
+        TorchAttention(pool).run(0, q, q, q)
