@@ -185,7 +185,7 @@ class RadixCache:
         missing = n
         while missing > 0 and self._candidates:
             used, _, node = heappop(self._candidates)
-            if node.used != used or not self._is_evictable(node):
+            if node.used != used or node.children or node.locks or node.parent is None:
                 continue
             if len(node.pages) > missing:
                 taken.append(self._trim(node, missing))
@@ -296,15 +296,20 @@ class RadixCache:
     def _remove(self, node: Node) -> Int32Array:
         parent = node.parent
         assert parent is not None
-        i = bisect_left(parent.child_keys, node.key)
-        del parent.child_keys[i], parent.children[i]
+        if len(parent.children) == 1:
+            parent.child_keys, parent.children = [], []
+        else:
+            i = bisect_left(parent.child_keys, node.key)
+            del parent.child_keys[i], parent.children[i]
         node.parent = None
         self.num_nodes -= 1
         self.num_pages -= len(node.pages)
         self.num_evictable -= len(node.pages)
         # Whoever used the child used its ancestors.
-        parent.used = max(parent.used, node.used)
-        self._offer(parent)
+        if parent.used < node.used:
+            parent.used = node.used
+        if not parent.children:
+            self._offer(parent)
         return node.pages
 
     def _set_key(self, node: Node, key: bytes) -> None:

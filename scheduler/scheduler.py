@@ -126,14 +126,14 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute."""
-        preempted = self._make_room()
-        if not preempted:
-            self._admit()
-        rows, extend = self._share_budget()
+        rows, extend, missing = self._next_extends()
+        if missing.sum() > self._available_pages():
+            rows, extend, missing = self._preempt_until_it_fits()
+        elif self.waiting and self._admit(self.config.max_num_batched_tokens - int(extend.sum())):
+            rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
-        counts = self.table.missing_pages(rows, self.table.num_computed[rows] + extend).clip(0)
-        self.table.give_pages(rows, counts, self._take_pages(int(counts.sum())))
+        self.table.give_pages(rows, missing, self._take_pages(int(missing.sum())))
         batch, sampling_rows = self.table.build_batch(rows, extend)
         return Step(rows, extend, sampling_rows, batch)
 
@@ -164,37 +164,43 @@ class Scheduler:
             outputs[i] = self._finish(request, "stop" if stopped[i] else "length", token_ids[i], num_tokens)
         return outputs
 
-    def _share_budget(self) -> tuple[Int64Array, Int64Array]:
-        """Tokens that each running request computes in this step: rows and, for each, at least one."""
-        table = self.table
-        wanted = table.num_tokens[table.rows] - table.num_computed[table.rows]
-        order = np.argsort(wanted > 1, kind="stable")
-        rows, wanted = table.rows[order], wanted[order]
-        before = np.cumsum(wanted) - wanted
-        extend = np.clip(self.config.max_num_batched_tokens - before, 0, wanted)
-        return rows[extend > 0], extend[extend > 0]
+    def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """What running requests compute next: rows, their tokens (one or more), the pages that they lack for them."""
+        table, budget = self.table, self.config.max_num_batched_tokens
+        rows = table.rows
+        computed = table.num_computed[rows]
+        extend = table.num_tokens[rows] - computed
+        if extend.sum() > budget:
+            order = np.argsort(extend > 1, kind="stable")
+            rows, computed, wanted = rows[order], computed[order], extend[order]
+            extend = np.clip(budget - (np.cumsum(wanted) - wanted), 0, wanted)
+            gets = extend > 0
+            rows, computed, extend = rows[gets], computed[gets], extend[gets]
+        return rows, extend, table.missing_pages(rows, computed + extend)
 
-    def _make_room(self) -> bool:
-        """Preempt the newest requests until the others' next step fits; whether any was."""
-        preempted = False
+    def _available_pages(self) -> int:
+        return self.pool.num_free + self.cache.num_evictable
+
+    def _preempt_until_it_fits(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Preempt the newest requests until the others' next step finds its pages."""
         while True:
-            rows, extend = self._share_budget()
-            wanted = self.table.missing_pages(rows, self.table.num_computed[rows] + extend).clip(0)
-            if wanted.sum() <= self.pool.num_free + self.cache.num_evictable:
-                return preempted
             self._preempt(self.table.request(int(self.table.rows[-1])))
-            preempted = True
+            rows, extend, missing = self._next_extends()
+            if missing.sum() <= self._available_pages():
+                return rows, extend, missing
 
-    def _admit(self) -> None:
-        """Start waiting requests while the step has budget for them."""
-        budget = self.config.max_num_batched_tokens - int(self._share_budget()[1].sum())
+    def _admit(self, budget: int) -> bool:
+        """Start waiting requests while the step has budget for them; whether any was."""
+        admitted = False
         while budget > 0 and self.waiting:
             request = self._admission.admit(self.waiting, self._limits)
             if request is None:
-                return
+                break
+            admitted = True
             if not request.high_water:
                 self.counters.cached += request.start
             budget -= request.num_tokens - request.start
+        return admitted
 
     def _preempt(self, request: Request) -> None:
         self.counters.preemptions += 1

@@ -89,8 +89,8 @@ class RunningTable:
         return self.tokens[request.row, : self.num_computed[request.row]].tobytes()
 
     def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
-        """Pages that each row lacks to hold `num_tokens` tokens."""
-        return -(-num_tokens // self.page_size) - self.num_pages[rows]
+        """Pages that each row lacks to hold `num_tokens` tokens, 0 or more."""
+        return np.maximum((num_tokens + (self.page_size - 1)) // self.page_size - self.num_pages[rows], 0)
 
     def give_pages(self, rows: Int64Array, counts: Int64Array, pages: Int32Array) -> None:
         """Append `counts[i]` of `pages` to the pages of `rows[i]`."""
@@ -108,18 +108,20 @@ class RunningTable:
         after = before + extend
         cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(extend, out=cu_seqlens[1:])
-        row_of_token = np.repeat(rows, extend)
-        first_of_sequence = np.repeat(before - cu_seqlens[:-1], extend)
-        positions = first_of_sequence + np.arange(len(row_of_token))
-        page, offset = np.divmod(positions, self.page_size)
-        slots = self.page_table[row_of_token, page].astype(np.int64) * self.page_size + offset
+        if cu_seqlens[-1] == len(rows):  # one token each: spare the ragged expansion
+            row_of_token, positions = rows, before
+        else:
+            row_of_token = np.repeat(rows, extend)
+            positions = np.repeat(before - cu_seqlens[:-1], extend) + np.arange(len(row_of_token))
+        page = positions // self.page_size
+        slots = (self.page_table[row_of_token, page] - page) * self.page_size + positions
         samples = after == self.num_tokens[rows]
         sampling_rows = rows[samples]
         batch = ForwardBatch(
             input_ids=self.tokens[row_of_token, positions],
             positions=positions,
             slot_mapping=slots,
-            page_table=self.page_table[rows, : int(-(-after.max() // self.page_size))],
+            page_table=self.page_table[rows, : int(page.max()) + 1],
             cu_seqlens_q=cu_seqlens,
             seq_lens=after.astype(np.int32),
             logits_indices=cu_seqlens[1:][samples].astype(np.int64) - 1,
