@@ -43,8 +43,9 @@ class KVPool:
         self.layout = layout
         self.num_pages = num_pages
         shape = (layout.num_layers, num_pages, layout.num_kv_heads, layout.page_size, layout.head_dim)
-        self._k = torch.zeros(shape, dtype=layout.dtype, device=device)
-        self._v = torch.zeros(shape, dtype=layout.dtype, device=device)
+        # Not zeroed: the system then gives memory only for pages that are used, and start-up does not touch it all.
+        self._k = torch.empty(shape, dtype=layout.dtype, device=device)
+        self._v = torch.empty(shape, dtype=layout.dtype, device=device)
         self._free = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
         self._num_free = num_pages
 
