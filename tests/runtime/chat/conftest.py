@@ -1,11 +1,14 @@
 """Tokenizers small and real, shared by the chat tests."""
 
+import io
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
@@ -53,6 +56,64 @@ def small_bpe() -> dict[str, Any]:
         "tokenizer.ggml.bos_token_id": len(tokens),
         "tokenizer.ggml.eos_token_id": len(tokens) + 1,
     }
+
+
+@dataclass(frozen=True)
+class Spm:
+    """A SentencePiece model and what its GGUF would say."""
+
+    processor: sentencepiece.SentencePieceProcessor
+    metadata: dict[str, Any] = field(repr=False)
+
+
+def train_spm(*, space_prefix: bool) -> Spm:
+    """A small BPE model with byte fallback, made as Llama's is, with two control tokens at its end."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*CORPUS.splitlines(), *" ".join(FRAGMENTS).splitlines()] * 3),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=520,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        add_dummy_prefix=space_prefix,
+        control_symbols=["[INST]", "[/INST]"],
+        user_defined_symbols=["<sep>"],
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    ids = range(processor.get_piece_size())
+
+    def kind(i: int) -> int:
+        if processor.is_unknown(i):
+            return 2
+        if processor.is_control(i):
+            return 3
+        return 6 if processor.is_byte(i) else 4 if processor.id_to_piece(i) == "<sep>" else 1
+
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [processor.id_to_piece(i) for i in ids],
+        "tokenizer.ggml.scores": [processor.get_score(i) for i in ids],
+        "tokenizer.ggml.token_type": [kind(i) for i in ids],
+        "tokenizer.ggml.bos_token_id": processor.bos_id(),
+        "tokenizer.ggml.eos_token_id": processor.eos_id(),
+        "tokenizer.ggml.unknown_token_id": processor.unk_id(),
+        "tokenizer.ggml.add_space_prefix": space_prefix,
+    }
+    return Spm(processor, metadata)
+
+
+@pytest.fixture(scope="session")
+def spm_model() -> Spm:
+    return train_spm(space_prefix=True)
+
+
+@pytest.fixture(scope="session")
+def spm(spm_model: Spm) -> Tokenizer:
+    return Tokenizer.from_gguf(spm_model.metadata)
 
 
 def write_byte_level_folder(
