@@ -70,6 +70,8 @@ class ModelConfig:
             )
         if self.rope.dim % 2 or self.rope.dim > self.head_dim:
             raise ConfigError(f"rotary dim {self.rope.dim} must be even and at most head_dim {self.head_dim}")
+        if not 0 < self.rope.low_freq_factor < self.rope.high_freq_factor:
+            raise ConfigError("rope: 'low_freq_factor' must be over 0 and under 'high_freq_factor'")
         divisors = self.rope.freq_divisors
         if divisors is not None and len(divisors) != self.rope.dim // 2:
             raise ConfigError(
@@ -127,8 +129,7 @@ class ModelConfig:
             raise ConfigError(
                 f"GGUF metadata: general.architecture {arch!r} is not supported; supported: {known}"
             )
-        if keys.positive_int(f"{arch}.expert_count", 0, minimum=0):
-            raise ConfigError(f"GGUF metadata: {arch}.expert_count: mixtures of experts are not supported")
+        _refuse_unsupported_gguf(keys, arch)
         num_heads = keys.positive_int(f"{arch}.attention.head_count")
         hidden_size = keys.positive_int(f"{arch}.embedding_length")
         head_dim = keys.positive_int(f"{arch}.attention.key_length", hidden_size // num_heads)
@@ -206,6 +207,17 @@ def _refuse_unsupported(data: Mapping[str, Any]) -> None:
     activation = data.get("hidden_act", "silu")
     if activation != "silu":
         raise ConfigError(f"config.json: hidden_act {activation!r} is not supported; supported: silu")
+
+
+def _refuse_unsupported_gguf(keys: _Keys, arch: str) -> None:
+    if keys.positive_int(f"{arch}.expert_count", 0, minimum=0):
+        raise ConfigError(f"GGUF metadata: {arch}.expert_count: mixtures of experts are not supported")
+    parts = keys.positive_int("split.count", 1, minimum=0)
+    if parts > 1:
+        raise ConfigError(
+            f"GGUF metadata: split.count: the file is one of {parts} parts, which are not read together; "
+            "merge them by llama.cpp's llama-gguf-split"
+        )
 
 
 def _rope_from_dict(data: Mapping[str, Any], head_dim: int, max_positions: int) -> RopeConfig:

@@ -123,7 +123,8 @@ class DummyWeights:
             tensor.zero_()
         elif self._device.type != "meta":
             generator = torch.Generator(self._device)
-            generator.manual_seed((self._seed << 32) + zlib.crc32(name.encode()))
+            # 32 bits, since the CPU's generator drops the others.
+            generator.manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
             tensor.normal_(0, shape[-1] ** -0.5, generator=generator)
         self._meter.add(tensor.nbytes)
         return tensor

@@ -39,8 +39,8 @@ PROMPTS = [
     CHAT.format("List three uses of a radix tree."),
     CHAT.format("Translate to German: good morning"),
     "<|im_start|>system\nYou answer in one word.<|im_end|>\n" + CHAT.format("The opposite of hot?"),
-    "\n".join(f"Item {i}: {'x' * (i % 7)} costs {i * 3} euros." for i in range(30)) + "\nThe dearest item is",
-    "All happy families are alike; every unhappy family is unhappy in its own way. " * 8 + "Everything was",
+    "\n".join(f"Item {i}: {'x' * (i % 7)} costs {i * 3} euros." for i in range(8)) + "\nThe dearest item is",
+    "All happy families are alike; every unhappy family is unhappy in its own way. " * 6 + "Everything was",
 ]
 
 
@@ -111,7 +111,9 @@ def _generate(runner: Runner, prompts: list[list[int]]) -> list[list[int]]:
 
 def test_greedy_equals_transformers(reference: Reference, runner: Runner) -> None:
     outputs = _generate(runner, reference.prompts)
-    for text, mine, theirs, top_two in zip(PROMPTS, outputs, reference.outputs, reference.top_two, strict=True):
+    for text, mine, theirs, top_two in zip(
+        PROMPTS, outputs, reference.outputs, reference.top_two, strict=True
+    ):
         differing = [i for i in range(NUM_TOKENS) if mine[i] != theirs[i]]
         if differing:
             best, second = top_two[differing[0]]
@@ -130,7 +132,7 @@ def test_logits_equal_transformers(reference: Reference, runner: Runner) -> None
 def test_weights_equal_transformers(reference: Reference, runner: Runner) -> None:
     """Bit by bit: dequantisation, and the order of the rows of Q and K."""
     config = runner.model.config
-    for index, layer in enumerate(runner.model.layers):  # type: ignore[attr-defined]
+    for index, layer in enumerate(runner.model.layers):
         prefix = f"model.layers.{index}."
         sizes = [n * config.head_dim for n in (config.num_qo_heads, config.num_kv_heads, config.num_kv_heads)]
         for name, part in zip("qkv", layer.attention.qkv.weight.split(sizes), strict=True):

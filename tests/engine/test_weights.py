@@ -1,0 +1,334 @@
+"""Weight sources and loading: what arrives, and how every defect is reported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.engine.batches import Chunk, make_batch
+from tests.engine.hf import hf_logits, make_runner, relative_error, tiny_llama
+from tests.engine.test_gguf import write
+from transformers import LlamaForCausalLM
+
+from deeproot.engine.loading import DTYPES, LoadFormat, is_gguf, load_model, resolve_dtype
+from deeproot.engine.models.llama import LlamaForCausalLM as Llama
+from deeproot.engine.weight_files import halves_from_neighbours
+from deeproot.engine.weights import DummyWeights, WeightError
+
+INDEX = "model.safetensors.index.json"
+IDS = list(range(1, 40))
+
+
+def logits_of(path: Path) -> torch.Tensor:
+    return make_runner(path).logits(make_batch([Chunk(IDS, 0, [0, 1, 2], all_logits=True)], 16))
+
+
+def change_tensors(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Set or (by None) remove tensors of a one-file model; `__` stands for a dot."""
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in changes.items():
+        tensors.pop(name.replace("__", "."), None)
+        if tensor is not None:
+            tensors[name.replace("__", ".")] = tensor
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_sharded_equals_single(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "one")
+    tiny_llama(tmp_path / "many", max_shard_size="50KB")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 3
+    assert torch.equal(logits_of(tmp_path / "many"), logits_of(tmp_path / "one"))
+    assert relative_error(logits_of(tmp_path / "many"), hf_logits(model, IDS)) < 1e-4
+
+
+def test_a_single_file_of_another_name(tmp_path: Path) -> None:
+    tiny_llama(tmp_path)
+    expected = logits_of(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.safetensors")
+    assert torch.equal(logits_of(tmp_path), expected)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float64])
+def test_stored_dtypes_are_converted(tmp_path: Path, stored: torch.dtype) -> None:
+    tiny_llama(tmp_path)
+    tensors = {k: v.to(stored) for k, v in load_file(tmp_path / "model.safetensors").items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    model = load_model(tmp_path, dtype="float32").model
+    assert isinstance(model, Llama)
+    assert model.embedding.weight.dtype == torch.float32
+    assert torch.equal(model.embedding.weight, tensors["model.embed_tokens.weight"].float())
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes_to_run_in(tmp_path: Path, name: str) -> None:
+    tiny_llama(tmp_path)
+    loaded = load_model(tmp_path, dtype=name)
+    assert loaded.dtype == DTYPES[name]
+    assert isinstance(loaded.model, Llama)
+    assert {layer.mlp.down.weight.dtype for layer in loaded.model.layers} == {DTYPES[name]}
+
+
+def test_dtype_names() -> None:
+    cpu = torch.device("cpu")
+    assert resolve_dtype("auto", cpu) in (torch.bfloat16, torch.float32)
+    assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    with pytest.raises(ValueError, match="'int8' is not supported; supported: auto, bfloat16"):
+        resolve_dtype("int8", cpu)
+
+
+def test_harmless_surplus_is_ignored(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, tie_word_embeddings=True)
+    expected = logits_of(tmp_path)
+    change_tensors(
+        tmp_path,
+        model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(4),
+        lm_head__weight=torch.ones(96, 48),
+    )
+    assert torch.equal(logits_of(tmp_path), expected)
+
+
+DEFECTS: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
+    "missing": ({"model__norm__weight": None}, r"'model.norm.weight' of shape \[48\] is missing"),
+    "missing head": ({"lm_head__weight": None}, r"'lm_head.weight' of shape \[96, 48\] is missing"),
+    "shape": (
+        {"model__layers__1__self_attn__k_proj__weight": torch.ones(48, 48)},
+        r"'model.layers.1.self_attn.k_proj.weight' has shape \[48, 48\], the configuration wants \[16, 48\]",
+    ),
+    "surplus layer": (
+        {"model__layers__3__mlp__up_proj__weight": torch.ones(1)},
+        "layers.3.mlp.up_proj.weight",
+    ),
+    "surplus bias": (
+        {"model__layers__0__self_attn__q_proj__bias": torch.ones(48)},
+        "does not use.*q_proj.bias",
+    ),
+    "integers": (
+        {"model__norm__weight": torch.ones(48, dtype=torch.int8)},
+        "'model.norm.weight' has dtype I8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_defects_name_the_tensor(tmp_path: Path, name: str) -> None:
+    changes, reason = DEFECTS[name]
+    tiny_llama(tmp_path)
+    change_tensors(tmp_path, **changes)
+    with pytest.raises(WeightError, match=reason):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "file", ["../stolen.safetensors", "/etc/passwd", "a/b.safetensors", ".safetensors", "x.bin", "", 7, None]
+)
+def test_shards_must_stay_in_the_folder(tmp_path: Path, file: Any) -> None:
+    tiny_llama(tmp_path / "model", max_shard_size="50KB")
+    save_file({"x": torch.ones(1)}, tmp_path / "stolen.safetensors")
+    index = json.loads((tmp_path / "model" / INDEX).read_text())
+    index["weight_map"]["model.norm.weight"] = file
+    (tmp_path / "model" / INDEX).write_text(json.dumps(index))
+    with pytest.raises(
+        WeightError, match=r"'model.norm.weight' must lie in a .safetensors file of the same folder"
+    ):
+        load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"weight_map": []}', b'{"weight_map": {}}', b"\xff\xfe"]
+)
+def test_broken_index(tmp_path: Path, content: bytes) -> None:
+    tiny_llama(tmp_path, max_shard_size="50KB")
+    (tmp_path / INDEX).write_bytes(content)
+    with pytest.raises(WeightError, match=INDEX):
+        load_model(tmp_path)
+
+
+def test_incomplete_downloads(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, max_shard_size="50KB")
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    content = shards[1].read_bytes()
+    shards[1].write_bytes(content[:-10])
+    with pytest.raises(WeightError, match=f"{shards[1].name}.*download complete"):
+        load_model(tmp_path)
+    shards[1].unlink()
+    with pytest.raises(WeightError, match=f"{shards[1].name} is missing"):
+        load_model(tmp_path)
+    (tmp_path / INDEX).unlink()
+    with pytest.raises(WeightError, match=f"no {INDEX}"):
+        load_model(tmp_path)
+
+
+def test_index_that_names_another_shard(tmp_path: Path) -> None:
+    tiny_llama(tmp_path, max_shard_size="50KB")
+    index = json.loads((tmp_path / INDEX).read_text())
+    other = next(f for f in index["weight_map"].values() if f != index["weight_map"]["model.norm.weight"])
+    index["weight_map"]["model.norm.weight"] = other
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(WeightError, match=r"'model.norm.weight' is missing, which the index says"):
+        load_model(tmp_path)
+
+
+def test_pickled_weights_are_refused_unread(tmp_path: Path) -> None:
+    tiny_llama(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(WeightError, match="holds no safetensors"):
+        load_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    with pytest.raises(WeightError, match=r"only pickled weights.*save_pretrained"):
+        load_model(tmp_path)
+
+
+def test_paths_that_are_not_models(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load_model(tmp_path / "none")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(WeightError, match="is not a GGUF file or a folder"):
+        load_model(tmp_path / "text")
+    with pytest.raises(WeightError, match="is not a GGUF file"):
+        load_model(tmp_path, load_format="gguf")
+    with pytest.raises(WeightError, match="is not a folder of safetensors"):
+        load_model(tmp_path / "text", load_format="safetensors")
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_progress_reaches_the_end(tmp_path: Path, load_format: LoadFormat) -> None:
+    tiny_llama(tmp_path, tie_word_embeddings=True)
+    change_tensors(tmp_path, lm_head__weight=torch.ones(96, 48))
+    calls: list[tuple[int, int]] = []
+    load_model(tmp_path, load_format, progress=lambda done, total: calls.append((done, total)))
+    assert len(calls) > 10
+    assert calls == sorted(calls)
+    assert len({total for _, total in calls}) == 1
+    assert calls[-1][0] == calls[-1][1] > 0
+
+
+def test_dummy_weights_are_seeded_and_of_sensible_scale() -> None:
+    def take(name: str, seed: int = 0, shape: tuple[int, ...] = (200, 400)) -> torch.Tensor:
+        return DummyWeights(torch.float32, torch.device("cpu"), seed).take(name, shape)
+
+    first = take("a.weight")
+    assert torch.equal(first, take("a.weight"))
+    assert not torch.equal(first, take("b.weight"))
+    assert not torch.equal(first, take("a.weight", seed=1))
+    assert first.std().item() == pytest.approx(400**-0.5, rel=0.02)
+    assert abs(first.mean().item()) < 1e-3
+    assert (take("model.norm.weight", shape=(8,)) == 1).all()
+    assert (take("q_proj.bias", shape=(8,)) == 0).all()
+
+
+def test_dummy_model_runs_from_a_config_alone(tmp_path: Path) -> None:
+    tiny_llama(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    loaded = load_model(tmp_path, "dummy", dtype="float32")
+    assert isinstance(loaded.model, Llama)
+    hidden = torch.randn(3, 48, generator=torch.Generator().manual_seed(0))
+    logits = loaded.model.logits(hidden)
+    assert 0.5 < logits.std().item() < 2
+
+
+# GGUF ------------------------------------------------------------------------------------------------------------
+
+
+def neighbours_from_halves(rows: np.ndarray, num_heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to the rows of Q and K, one row at a time."""
+    dim = len(rows) // num_heads
+    out = np.empty_like(rows)
+    for head in range(num_heads):
+        for i in range(dim // 2):
+            out[head * dim + 2 * i] = rows[head * dim + i]
+            out[head * dim + 2 * i + 1] = rows[head * dim + dim // 2 + i]
+    return out
+
+
+def write_gguf(path: Path, model: LlamaForCausalLM, **extra: np.ndarray) -> Path:
+    """A Llama as llama.cpp's converter writes it, in float32. extra: tensors by name; `__` stands for a dot."""
+    config = model.config
+    names = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+    def fill(writer: gguf.GGUFWriter) -> None:
+        writer.add_block_count(config.num_hidden_layers)
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_embedding_length(config.hidden_size)
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count(config.num_attention_heads)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        writer.add_vocab_size(config.vocab_size)
+        for name, rows in extra.items():
+            writer.add_tensor(name.replace("__", "."), rows)
+        for name, tensor in model.state_dict().items():
+            rows = tensor.numpy()
+            if "q_proj" in name:
+                rows = neighbours_from_halves(rows, config.num_attention_heads)
+            elif "k_proj" in name:
+                rows = neighbours_from_halves(rows, config.num_key_value_heads)
+            stem, kind = name.rsplit(".", 1)
+            if stem in top:
+                writer.add_tensor(f"{top[stem]}.{kind}", rows)
+            else:
+                layer, part = stem.removeprefix("model.layers.").split(".", 1)
+                writer.add_tensor(f"blk.{layer}.{names[part]}.{kind}", rows)
+
+    return write(path, fill)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_key_value_heads": 6}, {"attention_bias": True, "mlp_bias": True}]
+)
+def test_gguf_equals_transformers(tmp_path: Path, changes: dict[str, Any]) -> None:
+    model = tiny_llama(tmp_path, **changes)
+    path = write_gguf(tmp_path / "m.gguf", model)
+    assert relative_error(logits_of(path), hf_logits(model, IDS)) < 1e-4
+
+
+def test_gguf_with_llama3_rope_equals_transformers(tmp_path: Path) -> None:
+    """The converter stores the scaling as divisors of the frequencies."""
+    llama3 = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    model = tiny_llama(tmp_path, rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, **llama3})
+    plain = 500.0 ** -(np.arange(0, 8, 2) / 8)
+    divisors = (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
+    assert divisors.max() > 7
+    path = write_gguf(tmp_path / "m.gguf", model, rope_freqs__weight=divisors)
+    assert relative_error(logits_of(path), hf_logits(model, IDS)) < 1e-4
+
+
+def test_row_order_is_undone() -> None:
+    rows = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
+    stored = torch.from_numpy(neighbours_from_halves(rows, 3))
+    assert torch.equal(halves_from_neighbours(stored, 3), torch.from_numpy(rows))
+    assert torch.equal(halves_from_neighbours(stored[:, 0], 3), torch.from_numpy(rows[:, 0]))
+
+
+def test_gguf_with_unknown_tensors_is_refused(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path)
+    path = write_gguf(tmp_path / "m.gguf", model, blk__1__attn_q_norm__weight=np.ones(8, np.float32))
+    with pytest.raises(WeightError, match=r"does not use: blk\.1\.attn_q_norm\.weight"):
+        load_model(path)
+
+
+def test_is_gguf(tmp_path: Path, smollm2_path: Path) -> None:
+    assert is_gguf(smollm2_path)
+    assert not is_gguf(tmp_path)
+    (tmp_path / "blob").write_bytes(b"GGUF")
+    assert is_gguf(tmp_path / "blob")
