@@ -1,0 +1,95 @@
+"""What a user may set about model, engine and server; no heavy imports, so that the command line starts fast."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
+LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
+DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
+PAGE_SIZES = (16, 32, 64, 128)
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+
+class SetupError(Exception):
+    """What was asked for cannot be set up; the text is one line for the user that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How to load a model and how much to give it."""
+
+    model: str
+    """A GGUF file, or a folder with `config.json`, weights and tokenizer."""
+    load_format: LoadFormat = "auto"
+    dtype: Dtype = "auto"
+    device: DeviceName = "auto"
+    page_size: int = 64
+    """Tokens a page."""
+    max_model_len: int | None = None
+    """Tokens of prompt and output together; None: what the model and the KV pool allow."""
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    kv_cache_memory_bytes: int | None = None
+    """None: a share of the memory that is free."""
+    chat_template: Path | None = None
+    """A file with a Jinja template that replaces the model's own."""
+    seed: int = 0
+    """Of requests without a seed of their own, and of dummy weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How to offer it over HTTP."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0: any free port."""
+    served_model_names: tuple[str, ...] = ()
+    """Names that requests may use; empty: one made from the model's path."""
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    shutdown_timeout_s: float = 5.0
+    """How long requests in flight may go on after SIGTERM."""
+    max_queued_requests: int = 1024
+    """Requests that may wait, beyond those that run."""
+    max_body_bytes: int = 32 * 2**20
+    log_level: str = "info"
+
+
+def parse_bytes(text: str) -> int:
+    """`4GiB`, `512M`, `1.5g`, `1000000` as a number of bytes; `KiB` and `Ki` are 1024, `KB` and `K` 1000.
+
+    Raises ValueError.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"{text!r} is not a size: write it like 4GiB, 512M or 1000000")
+    number, unit = found.groups()
+    return int(float(number) * _UNITS[(unit or "").lower()])
+
+
+def format_bytes(count: int) -> str:
+    """`1.5 GiB`"""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
