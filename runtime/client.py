@@ -1,0 +1,215 @@
+"""The text side's view of an engine: submit requests, receive their tokens, always clean up.
+
+`EngineTransport` is the whole interface to an engine. `engine_thread.ThreadTransport` runs it in a thread of this
+process; a process boundary can stand behind the same five methods.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from deeproot.scheduler.loop import EngineStats
+from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+
+
+class EngineTransport(Protocol):
+    """Carries messages to an engine, and its news back.
+
+    Contract: every `AddRequest` is answered by any number of `TokenOutput`s, in order, of which exactly the last has
+    a `finish_reason`, whether the request runs to its end, fails or is aborted.
+    """
+
+    def start(
+        self, on_outputs: Callable[[list[TokenOutput]], None], on_failure: Callable[[str], None]
+    ) -> None:
+        """Begin. Both callbacks may be called from any thread; `on_failure` at most once, when the engine is gone."""
+
+    def submit(self, message: AddRequest | AbortRequest) -> None:
+        """Send a message; returns at once. May be called from any thread."""
+
+    def stats(self) -> EngineStats:
+        """The engine's newest figures."""
+        ...
+
+    def close(self, timeout: float | None) -> bool:
+        """Stop the engine; True if it has stopped within `timeout` seconds."""
+        ...
+
+
+class EngineUnavailable(Exception):
+    """The engine has stopped or is being stopped; the text says why."""
+
+
+class QueueFull(Exception):
+    """More requests are in flight than the client accepts."""
+
+
+class _Inbox:
+    """What has arrived for one `Generation` and was not read yet. At most `max_tokens` entries a request."""
+
+    __slots__ = ("arrived", "failure", "listening", "outputs", "pending")
+
+    def __init__(self, rids: Sequence[str]) -> None:
+        self.pending = set(rids)
+        self.outputs: list[TokenOutput] = []
+        self.arrived = asyncio.Event()
+        self.failure: str | None = None
+        self.listening = True
+
+
+class EngineClient:
+    """Submits requests to an engine and hands each its outputs. Lives in one event loop."""
+
+    def __init__(
+        self,
+        transport: EngineTransport,
+        max_inflight: int,
+        on_finished: Callable[[TokenOutput], None] = lambda _: None,
+    ) -> None:
+        """`on_finished` sees the last output of every request, also of those whose reader has left."""
+        self._transport = transport
+        self._max_inflight = max_inflight
+        self._on_finished = on_finished
+        self._inboxes: dict[str, _Inbox] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: str | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self) -> None:
+        """Start the engine; called once, from within the event loop that will use the client."""
+        self._loop = asyncio.get_running_loop()
+        self._transport.start(self._outputs_from_engine, self._failure_from_engine)
+
+    @property
+    def failure(self) -> str | None:
+        """Why no more requests are taken, or None."""
+        return self._failure
+
+    @property
+    def num_inflight(self) -> int:
+        """Requests that the engine has not yet ended."""
+        return len(self._inboxes)
+
+    def stats(self) -> EngineStats:
+        return self._transport.stats()
+
+    def generate(self, requests: Sequence[AddRequest]) -> "Generation":
+        """A generation over one or more requests, submitted together when it is entered."""
+        return Generation(self, requests)
+
+    def abort_all(self, reason: str) -> None:
+        """End every request now and take no more; readers get EngineUnavailable with `reason`."""
+        self._fail(reason)
+        for rid in self._inboxes:
+            self._transport.submit(AbortRequest(rid))
+
+    async def wait_idle(self) -> None:
+        """Return when the engine has ended every request."""
+        await self._idle.wait()
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Stop the engine; True if it has stopped within `timeout` seconds."""
+        self._failure = self._failure or "The engine has been stopped."
+        return self._transport.close(timeout)
+
+    def _submit(self, requests: Sequence[AddRequest], inbox: _Inbox) -> None:
+        if self._failure is not None:
+            raise EngineUnavailable(self._failure)
+        if len(self._inboxes) + len(requests) > self._max_inflight:
+            raise QueueFull(
+                f"{len(self._inboxes)} requests are in flight and at most {self._max_inflight} are taken: try again later."
+            )
+        self._idle.clear()
+        for request in requests:
+            self._inboxes[request.rid] = inbox
+            self._transport.submit(request)
+
+    def _abort(self, rids: Sequence[str]) -> None:
+        for rid in rids:
+            if rid in self._inboxes:
+                self._transport.submit(AbortRequest(rid))
+
+    def _outputs_from_engine(self, outputs: list[TokenOutput]) -> None:
+        self._call_in_loop(lambda: self._deliver(outputs))
+
+    def _failure_from_engine(self, reason: str) -> None:
+        self._call_in_loop(lambda: self._engine_gone(reason))
+
+    def _call_in_loop(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None, "start() comes first"
+        # A closed loop has no readers left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    def _deliver(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            inbox = self._inboxes.get(output.rid)
+            if inbox is None:
+                continue
+            if output.finish_reason is not None:
+                del self._inboxes[output.rid]
+                inbox.pending.discard(output.rid)
+                self._on_finished(output)
+            if inbox.listening:
+                inbox.outputs.append(output)
+                inbox.arrived.set()
+        if not self._inboxes:
+            self._idle.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        for inbox in self._inboxes.values():
+            inbox.failure = reason
+            inbox.arrived.set()
+
+    def _engine_gone(self, reason: str) -> None:
+        self._fail(reason)
+        self._inboxes.clear()
+        self._idle.set()
+
+
+class Generation:
+    """The outputs of one or more requests: `async with client.generate(…) as outputs: async for batch in outputs`.
+
+    A batch is a list of everything that has arrived since the last one, in order; each request's last output has a
+    `finish_reason`, and the iteration ends after the last request's last. Leaving the `async with`, for whatever
+    reason, aborts what still runs.
+    """
+
+    def __init__(self, client: EngineClient, requests: Sequence[AddRequest]) -> None:
+        self._client = client
+        self._requests = requests
+        self._inbox = _Inbox([request.rid for request in requests])
+
+    async def __aenter__(self) -> Self:
+        self._client._submit(self._requests, self._inbox)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inbox.listening = False
+        self._inbox.outputs.clear()
+        self.abort(*self._inbox.pending)
+
+    def abort(self, *rids: str) -> None:
+        """Ask the engine to end requests of this generation; their last outputs still come."""
+        self._client._abort(rids)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[TokenOutput]:
+        inbox = self._inbox
+        while not inbox.outputs:
+            if inbox.failure is not None:
+                raise EngineUnavailable(inbox.failure)
+            if not inbox.pending:
+                raise StopAsyncIteration
+            inbox.arrived.clear()
+            await inbox.arrived.wait()
+        outputs, inbox.outputs = inbox.outputs, []
+        return outputs

@@ -1,0 +1,58 @@
+"""The engine in a thread of this process, behind `EngineTransport`."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from deeproot.scheduler.loop import EngineLoop, EngineStats
+from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class ThreadTransport:
+    """Runs an `EngineLoop` over a scheduler in a thread that it owns."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._engine_loop = EngineLoop(scheduler, self._emit)
+        self._on_outputs: Callable[[list[TokenOutput]], None] | None = None
+        self._on_failure: Callable[[str], None] | None = None
+        self._closing = False
+        # A daemon, so that a second signal can end the process while a long step is being computed.
+        self._thread = threading.Thread(target=self._run, name="deeproot-engine", daemon=True)
+
+    def start(
+        self, on_outputs: Callable[[list[TokenOutput]], None], on_failure: Callable[[str], None]
+    ) -> None:
+        self._on_outputs = on_outputs
+        self._on_failure = on_failure
+        self._thread.start()
+
+    def submit(self, message: AddRequest | AbortRequest) -> None:
+        self._engine_loop.submit(message)
+
+    def stats(self) -> EngineStats:
+        return self._engine_loop.stats()
+
+    def close(self, timeout: float | None) -> bool:
+        self._closing = True
+        self._engine_loop.stop()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _emit(self, outputs: list[TokenOutput]) -> None:
+        assert self._on_outputs is not None
+        self._on_outputs(outputs)
+
+    def _run(self) -> None:
+        reason = "The engine has stopped."
+        try:
+            self._engine_loop.run()
+        except Exception as error:
+            logger.exception("the engine thread failed")
+            reason = f"The engine has failed: {type(error).__name__}: {error}"
+        if not self._closing:
+            assert self._on_failure is not None
+            self._on_failure(reason)

@@ -1,0 +1,79 @@
+"""Requests to an engine from ordinary, blocking code."""
+
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+
+from deeproot.runtime.client import EngineTransport, EngineUnavailable
+from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+
+_Queue = SimpleQueue[TokenOutput | None]
+"""None: the engine is gone."""
+
+
+class SyncClient:
+    """Several threads may use one client at a time."""
+
+    def __init__(self, transport: EngineTransport) -> None:
+        """Starts the engine."""
+        self._transport = transport
+        self._queues: dict[str, _Queue] = {}
+        self._failure: str | None = None
+        transport.start(self._deliver, self._fail)
+
+    def run(self, requests: Sequence[AddRequest]) -> Generator[TokenOutput, None, None]:
+        """Submit requests with new rids and yield their outputs as they come, until the last one's last.
+
+        Closing the iterator, or an exception in whoever reads it, aborts what still runs and waits until it has
+        ended. Raises EngineUnavailable if the engine fails.
+        """
+        queue: _Queue = SimpleQueue()
+        pending = {request.rid for request in requests}
+        try:
+            self._queues.update(dict.fromkeys(pending, queue))
+            for request in requests:
+                self._transport.submit(request)
+            while pending:
+                output = self._next(queue)
+                if output.finish_reason is not None:
+                    pending.discard(output.rid)
+                yield output
+        finally:
+            with suppress(EngineUnavailable):
+                self._abort(pending, queue)
+            for request in requests:
+                self._queues.pop(request.rid, None)
+
+    def abort(self, rid: str) -> None:
+        """Ask the engine to end a request; its last output still comes."""
+        self._transport.submit(AbortRequest(rid))
+
+    def close(self) -> None:
+        """Stop the engine and wait until it has stopped."""
+        self._transport.close(timeout=None)
+
+    def _abort(self, pending: set[str], queue: _Queue) -> None:
+        for rid in pending:
+            self.abort(rid)
+        while pending:
+            output = self._next(queue)
+            if output.finish_reason is not None:
+                pending.discard(output.rid)
+
+    def _next(self, queue: _Queue) -> TokenOutput:
+        if self._failure is None:
+            output = queue.get()
+            if output is not None:
+                return output
+        raise EngineUnavailable(self._failure or "The engine has stopped.")
+
+    def _deliver(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            queue = self._queues.get(output.rid)
+            if queue is not None:
+                queue.put(output)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        for queue in list(self._queues.values()):
+            queue.put(None)
