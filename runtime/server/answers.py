@@ -1,0 +1,89 @@
+"""How a job's pieces become an HTTP answer, whole or streamed; the shapes come from the routes."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from fastapi import Request, Response
+
+from deeproot.runtime.output_text import OutputEnd
+from deeproot.runtime.server.disconnect import ClientGone, EventStream, until_disconnect
+from deeproot.runtime.server.errors import as_api_error
+from deeproot.runtime.server.job import Job, Piece
+from deeproot.runtime.server.responses import PromptTokensDetails, UsageInfo
+from deeproot.runtime.server.service_routes import json_response
+from deeproot.runtime.server.sse import DONE, event, raw_event
+from deeproot.runtime.server.state import ServerState
+
+
+class Shape(Protocol):
+    """Turns pieces into the bodies of one surface."""
+
+    def whole(self, pieces: Sequence[Piece], usage: UsageInfo) -> object:
+        """The body of an answer that is not streamed, from all its pieces in order."""
+        ...
+
+    def chunks(self, piece: Piece) -> list[object]:
+        """The chunks of a stream that a piece makes."""
+        ...
+
+    def usage_chunk(self, usage: UsageInfo) -> object:
+        """The chunk of a stream that gives the usage."""
+        ...
+
+
+async def answer(
+    request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool, include_usage: bool
+) -> Response:
+    """Run `job` and answer with what comes of it. A client that leaves ends it."""
+    try:
+        if not stream:
+            body = await until_disconnect(request, _whole(state, job, shape))
+            return json_response(body)
+        events = _events(state, job, shape, include_usage)
+        # Waiting for the first news before answering at all: what fails until then gets a proper status.
+        first = await until_disconnect(request, anext(events))
+    except ClientGone:
+        return Response(status_code=499)
+    return EventStream(first, events)
+
+
+async def _whole(state: ServerState, job: Job, shape: Shape) -> object:
+    serving = state.ready()
+    pieces: list[Piece] = []
+    async with aclosing(job.run(serving.client, state.metrics)) as batches:
+        async for batch in batches:
+            pieces += batch
+    return shape.whole(pieces, usage_of(pieces))
+
+
+async def _events(
+    state: ServerState, job: Job, shape: Shape, include_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    serving = state.ready()
+    ends: list[Piece] = []
+    begun = False
+    try:
+        async with aclosing(job.run(serving.client, state.metrics)) as batches:
+            async for batch in batches:
+                ends += [piece for piece in batch if piece.end is not None]
+                chunks = [chunk for piece in batch for chunk in shape.chunks(piece)]
+                if chunks:
+                    begun = True
+                    yield b"".join(map(event, chunks))
+        if include_usage:
+            yield event(shape.usage_chunk(usage_of(ends)))
+    except Exception as error:
+        if not begun:
+            raise
+        yield raw_event(as_api_error(error).body)
+    yield DONE
+
+
+def usage_of(pieces: Sequence[Piece]) -> UsageInfo:
+    """The usage of all choices together."""
+    ends: list[OutputEnd] = [piece.end for piece in pieces if piece.end is not None]
+    prompt = sum(end.usage.prompt for end in ends)
+    output = sum(end.usage.output for end in ends)
+    cached = sum(end.usage.cached for end in ends)
+    return UsageInfo(prompt, output, prompt + output, PromptTokensDetails(cached))

@@ -1,0 +1,41 @@
+"""The HTTP application."""
+
+from typing import Any
+
+from fastapi import Depends, FastAPI
+
+from deeproot import __version__
+from deeproot.runtime.server import chat_routes, completion_routes, service_routes
+from deeproot.runtime.server.auth import KeyCheck
+from deeproot.runtime.server.body import openapi_schemas
+from deeproot.runtime.server.errors import install_error_handlers
+from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest
+from deeproot.runtime.server.state import ServerState
+
+
+def create_app(state: ServerState) -> FastAPI:
+    """An application over `state`, which it does not start or stop."""
+    app = FastAPI(title="deeproot", version=__version__)
+    app.state.server = state
+    install_error_handlers(app)
+    app.include_router(service_routes.router)
+    guarded = [Depends(KeyCheck(state.options.api_keys))]
+    max_bytes = state.options.max_body_bytes
+    app.include_router(service_routes.models_router, dependencies=guarded)
+    app.include_router(chat_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
+    _describe_bodies(app)
+    return app
+
+
+def _describe_bodies(app: FastAPI) -> None:
+    """Complete the OpenAPI document: bodies are read by our own dependency, of which FastAPI knows nothing."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(openapi_schemas([ChatCompletionRequest, CompletionRequest]))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

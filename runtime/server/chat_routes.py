@@ -1,0 +1,119 @@
+"""`POST /v1/chat/completions`."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.hermes_parser import HermesParser
+from deeproot.runtime.chat.tokenizer import Int32Array
+from deeproot.runtime.output_text import OutputText
+from deeproot.runtime.server.answers import answer
+from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.chat_shape import ChatShape
+from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.generation_options import check_common, engine_request, new_id, sampling_options
+from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.schemas import ChatCompletionRequest
+from deeproot.runtime.server.service_routes import check_model_name
+from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
+
+_TEMPLATE_ARGUMENTS = frozenset({"self", "messages", "tools", "add_generation_prompt"})
+"""What `chat_template_kwargs` may not replace."""
+
+
+def make_router(max_body_bytes: int) -> APIRouter:
+    router = APIRouter(prefix="/v1")
+    read_body = json_body(ChatCompletionRequest, max_body_bytes)
+
+    @router.post("/chat/completions", openapi_extra=openapi_body(ChatCompletionRequest))
+    async def chat_completions(
+        request: Request,
+        state: Annotated[ServerState, Depends(state_of)],
+        body: Annotated[ChatCompletionRequest, Depends(read_body)],
+    ) -> Response:
+        """A chat completion, whole or streamed."""
+        started = time.perf_counter()
+        serving = state.ready()
+        name = check_model_name(body.model, state)
+        check_common(body, CHAT_UNSUPPORTED)
+        completion_id = new_id("chatcmpl")
+        # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
+        job = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
+        include_usage = bool(body.stream_options and body.stream_options.include_usage)
+        shape = ChatShape(completion_id, name, include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+
+    return router
+
+
+def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, started: float) -> Job:
+    engine = serving.engine
+    use_tools = _wants_calls(body)
+    ids = _token_ids(serving, body)
+    max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
+    if max_tokens is None:
+        max_tokens, field = body.max_tokens, "max_tokens"
+    options = sampling_options(body, max_tokens)
+    request = engine_request(
+        completion_id,
+        ids,
+        options,
+        engine.defaults,
+        fallback_seed=serving.seeds.getrandbits(64),
+        prompt_field="messages",
+        max_tokens_field=field,
+    )
+    text = OutputText(
+        engine.assets.tokenizer,
+        options.stop,
+        parser=HermesParser() if use_tools else None,
+        single_call=body.parallel_tool_calls is False,
+    )
+    return Job("chat", (request,), (text,), started)
+
+
+def _wants_calls(body: ChatCompletionRequest) -> bool:
+    """Whether tool calls are to be recognised. With `none` the tools stay in the prompt, and so in the cache."""
+    choice = body.tool_choice
+    if choice not in (None, "none", "auto"):
+        raise invalid(
+            "tool_choice can be 'auto' or 'none' so far: 'required' and named functions are not supported yet.",
+            "tool_choice",
+            "unsupported",
+        )
+    return bool(body.tools) and choice != "none"
+
+
+def _token_ids(serving: Serving, body: ChatCompletionRequest) -> Int32Array:
+    kwargs = dict(body.chat_template_kwargs or {})
+    taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
+    if taken:
+        raise invalid(f"chat_template_kwargs cannot set {taken[0]}.", "chat_template_kwargs")
+    if body.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    try:
+        template = serving.engine.require_template()
+        return template.token_ids(_dumped(body.messages), _dumped(body.tools or ()), **kwargs)
+    except TemplateError as error:
+        raise invalid(_sentence(error), _field_of(error)) from None
+
+
+def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:
+    return [item.model_dump(exclude_unset=True) for item in items]
+
+
+def _field_of(error: TemplateError) -> str:
+    if error.message_index is None:
+        return error.field or "messages"
+    where = f"messages[{error.message_index}]"
+    return f"{where}.{error.field}" if error.field else where
+
+
+def _sentence(error: TemplateError) -> str:
+    text = str(error)
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,88 @@
+"""One API call as the engine sees it: its requests, their texts, and the events that come of them."""
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from deeproot.runtime.chat.tool_parser import ToolEvent
+from deeproot.runtime.client import EngineClient, EngineUnavailable, Generation
+from deeproot.runtime.output_text import OutputEnd, OutputText
+from deeproot.runtime.server.errors import ApiError
+from deeproot.runtime.server.metrics import Metrics
+from deeproot.scheduler.messages import AddRequest, TokenOutput
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step brought for one choice."""
+
+    index: int
+    events: Sequence[ToolEvent]
+    end: OutputEnd | None
+    """Given with a choice's last piece."""
+
+
+@dataclass(slots=True)
+class Job:
+    """The requests of one API call, one a choice, and what has become of them."""
+
+    endpoint: str
+    """As the metrics call it: `chat` or `completions`."""
+    requests: tuple[AddRequest, ...]
+    texts: tuple[OutputText, ...]
+    started: float = field(default_factory=time.perf_counter)
+
+    async def run(self, client: EngineClient, metrics: Metrics) -> AsyncGenerator[list[Piece], None]:
+        """Submit, and yield what each step brings until every choice has ended.
+
+        Closing the generator, or cancelling its reader, aborts what still runs. Raises EngineUnavailable, QueueFull,
+        and ApiError (500) if the engine failed on a request.
+        """
+        index_of = {request.rid: i for i, request in enumerate(self.requests)}
+        timer = _Timer(metrics, self.started)
+        try:
+            async with client.generate(self.requests) as outputs:
+                async for batch in outputs:
+                    pieces = []
+                    for output in batch:
+                        timer.note(output)
+                        pieces.append(self._read(index_of[output.rid], output, outputs))
+                    yield pieces
+        finally:
+            duration = time.perf_counter() - self.started
+            for text in self.texts:
+                metrics.count_request(self.endpoint, text.end.reason if text.end else "abort", duration)
+
+    def _read(self, index: int, output: TokenOutput, generation: Generation) -> Piece:
+        text = self.texts[index]
+        could_end = text.wants_abort
+        events = text.feed(output)
+        if text.wants_abort and not could_end:
+            generation.abort(output.rid)
+        if text.end is not None and text.end.reason == "error":
+            raise ApiError(500, text.end.error or "The engine failed on this request.", code="engine_error")
+        if text.end is not None and text.end.reason == "abort":
+            raise EngineUnavailable("The engine was stopped before the request was complete.")
+        return Piece(index, events, text.end)
+
+
+class _Timer:
+    """Feeds the latency histograms."""
+
+    def __init__(self, metrics: Metrics, started: float) -> None:
+        self._metrics = metrics
+        self._started = started
+        self._last: dict[str, float] = {}
+
+    def note(self, output: TokenOutput) -> None:
+        if output.token_id is None:
+            return
+        now = time.perf_counter()
+        if output.rid in self._last:
+            self._metrics.next_token(now - self._last[output.rid])
+        else:
+            self._metrics.first_token(now - self._started)
+        self._last[output.rid] = now

@@ -1,0 +1,98 @@
+"""Prometheus metrics of one server, in a registry of its own."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from deeproot.scheduler.loop import EngineStats
+from deeproot.scheduler.messages import TokenOutput
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """Counters and histograms that the server feeds, and gauges read from the engine on each scrape."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self._registry = registry
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"deeproot_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"deeproot_{name}_seconds", text, buckets=buckets, registry=registry)
+
+        self._prompt = counter("prompt_tokens", "Prompt tokens of ended requests")
+        self._cached = counter("cached_tokens", "Prompt tokens whose K and V came from the cache")
+        self._computed = counter("computed_tokens", "Prompt tokens that were computed")
+        self._recomputed = counter("recomputed_tokens", "Tokens computed again after preemptions")
+        self._output = counter("output_tokens", "Output tokens of ended requests")
+        self._requests = counter("requests", "Ended requests", "endpoint", "finish_reason")
+        self._ttft = histogram(
+            "time_to_first_token", "From a request's arrival to its first token", _LATENCY_S
+        )
+        self._itl = histogram("inter_token_latency", "Between successive tokens of a request", _INTER_TOKEN_S)
+        self._e2e = histogram("request_duration", "From a request's arrival to its last token", _LATENCY_S)
+
+    def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
+        """Read the gauges from `stats` from now on."""
+        self._registry.register(_EngineGauges(stats))
+
+    def count_tokens(self, last: TokenOutput) -> None:
+        """Count the tokens of a request that the engine has ended."""
+        if last.usage is not None:
+            self._prompt.inc(last.usage.prompt)
+            self._cached.inc(last.usage.cached)
+            self._computed.inc(last.usage.computed)
+            self._recomputed.inc(last.usage.recomputed)
+            self._output.inc(last.usage.output)
+
+    def count_request(self, endpoint: str, finish_reason: str, duration_s: float) -> None:
+        self._requests.labels(endpoint, finish_reason).inc()
+        self._e2e.observe(duration_s)
+
+    def first_token(self, seconds: float) -> None:
+        self._ttft.observe(seconds)
+
+    def next_token(self, seconds: float) -> None:
+        self._itl.observe(seconds)
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self._registry)
+
+
+class _EngineGauges(Collector):
+    """The engine's state, read when it is asked for."""
+
+    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> list[Metric]:
+        # Without this the registry would ask for the figures when the collector is registered.
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        counters = stats.counters
+        private = stats.num_pages - stats.num_free_pages - stats.num_cached_pages
+        yield GaugeMetricFamily("deeproot_requests_running", "Requests that run", stats.num_running)
+        yield GaugeMetricFamily("deeproot_requests_waiting", "Requests that wait", stats.num_waiting)
+        pages = GaugeMetricFamily("deeproot_pages", "Pages of the KV cache by owner", labels=["state"])
+        pages.add_metric(["free"], stats.num_free_pages)
+        pages.add_metric(["cached"], stats.num_cached_pages)
+        pages.add_metric(["private"], private)
+        yield pages
+        locked = stats.num_cached_pages - stats.num_evictable_pages
+        yield GaugeMetricFamily("deeproot_pages_locked", "Cached pages that running requests use", locked)
+        yield CounterMetricFamily("deeproot_steps", "Steps of the engine", counters.steps)
+        yield CounterMetricFamily(
+            "deeproot_preemptions", "Requests set back to waiting", counters.preemptions
+        )
+        yield CounterMetricFamily(
+            "deeproot_evicted_pages", "Pages evicted from the cache", counters.evicted_pages
+        )

@@ -1,0 +1,114 @@
+"""Bodies of answers, in OpenAI's shapes. `UNSET` fields are left out; None is sent as null."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class UsageInfo(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class FunctionCallPart(msgspec.Struct, frozen=True):
+    """A called function, whole or a piece of it."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: str = "function"
+    function: FunctionCallPart
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """The first piece of a call has its id, type and name; the others only pieces of the arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionCallPart
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: str = "assistant"
+    content: str | None
+    tool_calls: list[ToolCallMessage] | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: str
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    delta: Delta
+    logprobs: None = None
+    finish_reason: str | None = None
+
+
+class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of a text completion, and of its chunks."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: str | None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageInfo
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageInfo | UnsetType | None = UNSET
+
+
+class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A text completion, and a chunk of one."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: UsageInfo | UnsetType | None = UNSET
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "deeproot"
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "list"
+    data: list[ModelCard]

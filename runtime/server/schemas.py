@@ -1,0 +1,120 @@
+"""Bodies of requests, as OpenAI's API defines them and vLLM extends them.
+
+Unknown fields are ignored. Types are strict: a known field of a wrong type is an error that names it. Ranges are
+checked where values are used. Null means "not given", as it does for OpenAI.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_MESSAGES = 10_000
+MAX_TOOLS = 512
+MAX_PROMPTS = 128
+
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
+
+
+class RequestModel(BaseModel):
+    """Base of everything that comes in."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class ContentPart(RequestModel):
+    """A piece of a message's content; only text can be served so far, which the chat template checks."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(RequestModel):
+    name: str
+    arguments: str = ""
+    """JSON, as the model wrote it."""
+
+
+class ToolCall(RequestModel):
+    """A call that the assistant made in an earlier turn."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(RequestModel):
+    """A turn. What else it holds goes to the chat template, which also checks roles and kinds of content."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    role: str
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionDefinition(RequestModel):
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema."""
+
+
+class Tool(RequestModel):
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool | None = None
+
+
+class GenerationRequest(RequestModel):
+    """What chat and text completions share.
+
+    Fields not listed are kept in `model_extra`, so that known but unsupported ones can be refused.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    user: str | None = None
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    max_completion_tokens: int | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(GenerationRequest):
+    """`POST /v1/completions`."""
+
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(max_length=MAX_PROMPTS, fail_fast=True)]
+    )

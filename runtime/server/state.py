@@ -1,0 +1,53 @@
+"""What a server knows; it hangs on `app.state` and is handed to the routes."""
+
+import random
+import time
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from deeproot.runtime.client import EngineClient
+from deeproot.runtime.engine_setup import LoadedEngine
+from deeproot.runtime.options import ServerOptions
+from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.metrics import Metrics
+
+
+@dataclass(slots=True)
+class Serving:
+    """A loaded, warm engine and what requests need to use it."""
+
+    engine: LoadedEngine
+    client: EngineClient
+    seeds: random.Random
+    """Source of the seeds of requests that bring none."""
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Everything about one server. `serving` is None until the model is loaded and warm."""
+
+    options: ServerOptions
+    model_names: tuple[str, ...]
+    metrics: Metrics = field(default_factory=Metrics)
+    created: int = field(default_factory=lambda: int(time.time()))
+    serving: Serving | None = None
+    closing: str | None = None
+    """Why no more requests are taken, once the server shuts down."""
+
+    def ready(self) -> Serving:
+        """What is being served; raises a 503 before, after, and when the engine has failed."""
+        if self.closing is not None:
+            raise unavailable(self.closing)
+        if self.serving is None:
+            raise unavailable("The model is being loaded: try again in a few seconds.")
+        if self.serving.client.failure is not None:
+            raise unavailable(self.serving.client.failure)
+        return self.serving
+
+
+def state_of(request: Request) -> ServerState:
+    """The state of the server that answers this request; a dependency of the routes."""
+    state = request.app.state.server
+    assert isinstance(state, ServerState)
+    return state
