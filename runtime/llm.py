@@ -1,0 +1,197 @@
+"""`LLM`: a model in this process, without a server."""
+
+import dataclasses
+import itertools
+import random
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from deeproot.runtime.chat.hermes_parser import HermesParser
+from deeproot.runtime.chat.tokenizer import Int32Array
+from deeproot.runtime.chat.tool_parser import ToolCall, ToolEvent, collect
+from deeproot.runtime.engine_setup import load_engine
+from deeproot.runtime.engine_thread import ThreadTransport
+from deeproot.runtime.options import EngineOptions, SetupError
+from deeproot.runtime.output_text import EndReason, OutputText
+from deeproot.runtime.sampling_options import SamplingOptions, check_prompt_length, check_token_ids, resolve
+from deeproot.runtime.sync_client import SyncClient
+from deeproot.scheduler.messages import AddRequest, Usage
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a prompt was answered with."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """Tokens of the output, an end token among them."""
+    finish_reason: EndReason
+    usage: Usage
+    tool_calls: tuple[ToolCall, ...] = ()
+    error: str | None = None
+    """Why there is no more, if `finish_reason` is "error"."""
+
+
+class LLM:
+    """A model loaded for offline use; prompts share their prefixes in its cache.
+
+    `with LLM("model.gguf") as llm: llm.generate("Once upon a time", SamplingOptions(max_tokens=20))`. Several threads
+    may use one at a time. The engine runs in a thread, which `close` ends.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | EngineOptions,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> None:
+        """`model`: a GGUF file or a model folder. `options`: the other fields of `EngineOptions`, such as
+        `max_model_len=4096` or `dtype="float32"`. `on_progress`: told bytes of weights done and in all.
+
+        Raises SetupError, in one line.
+        """
+        engine_options = _engine_options(model, options)
+        self._engine = load_engine(engine_options, on_progress)
+        self._client = SyncClient(ThreadTransport(self._engine.scheduler))
+        self._seeds = random.Random(engine_options.seed)
+        self._rids = itertools.count()
+        # Also ends the thread of one that nobody closed, when it is collected or Python exits.
+        self._closer = weakref.finalize(self, self._client.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the engine's thread. Calling it again does nothing."""
+        self._closer()
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] | Sequence[Sequence[int]],
+        sampling: SamplingOptions | None = None,
+    ) -> list[Completion]:
+        """Complete prompts, texts or token ids, all at once; one result a prompt, in order.
+
+        Raises OptionError, a ValueError, for sampling options or prompts that cannot be.
+        """
+        sampling = sampling or SamplingOptions()
+        many: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
+        requests = [self._request(self._prompt_ids(prompt), sampling) for prompt in many]
+        texts = [self._text(sampling, continues_text=True) for _ in many]
+        events: list[list[ToolEvent]] = [[] for _ in many]
+        for index, news in self._run(requests, texts):
+            events[index] += news
+        return [_completion(text, news) for text, news in zip(texts, events, strict=True)]
+
+    def chat(
+        self,
+        messages: Messages,
+        sampling: SamplingOptions | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """Answer a conversation in OpenAI's form; with `tools`, calls in the answer become `tool_calls`.
+
+        Raises TemplateError and OptionError, both ValueErrors.
+        """
+        request, text = self._chat_request(messages, sampling, tools, template_kwargs)
+        events = [event for _, news in self._run([request], [text]) for event in news]
+        return _completion(text, events)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        sampling: SamplingOptions | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Generator[ToolEvent | Completion, None, None]:
+        """As `chat`, piece by piece: events as they come and, last, the whole. Closing it ends the request."""
+        request, text = self._chat_request(messages, sampling, tools, template_kwargs)
+        events: list[ToolEvent] = []
+        with closing(self._run([request], [text])) as run:
+            for _, news in run:
+                events += news
+                yield from news
+        yield _completion(text, events)
+
+    def _chat_request(
+        self,
+        messages: Messages,
+        sampling: SamplingOptions | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> tuple[AddRequest, OutputText]:
+        sampling = sampling or SamplingOptions()
+        ids = self._engine.require_template().token_ids(messages, tools, **(template_kwargs or {}))
+        text = self._text(sampling, use_tools=bool(tools))
+        return self._request(ids, sampling), text
+
+    def _run(
+        self, requests: Sequence[AddRequest], texts: Sequence[OutputText]
+    ) -> Generator[tuple[int, list[ToolEvent]], None, None]:
+        index_of = {request.rid: i for i, request in enumerate(requests)}
+        with closing(self._client.run(requests)) as outputs:
+            for output in outputs:
+                index = index_of[output.rid]
+                text = texts[index]
+                was_complete = text.wants_abort
+                events = text.feed(output)
+                if text.wants_abort and not was_complete:
+                    self._client.abort(output.rid)
+                yield index, events
+
+    def _prompt_ids(self, prompt: str | Sequence[int]) -> Int32Array:
+        if isinstance(prompt, str):
+            return self._engine.assets.tokenizer.encode_prompt(prompt)
+        check_token_ids(prompt, self._engine.defaults.vocab_size, "prompts")
+        return np.array(prompt, dtype=np.int32)
+
+    def _request(self, ids: Int32Array, sampling: SamplingOptions) -> AddRequest:
+        defaults = self._engine.defaults
+        check_prompt_length(len(ids), defaults.max_model_len, "prompts")
+        params = resolve(sampling, defaults, num_prompt=len(ids), fallback_seed=self._seeds.getrandbits(64))
+        return AddRequest(str(next(self._rids)), ids.tobytes(), params)
+
+    def _text(
+        self, sampling: SamplingOptions, *, use_tools: bool = False, continues_text: bool = False
+    ) -> OutputText:
+        return OutputText(
+            self._engine.assets.tokenizer,
+            sampling.stop,
+            parser=HermesParser() if use_tools else None,
+            continues_text=continues_text,
+        )
+
+
+def _engine_options(model: str | Path | EngineOptions, options: Mapping[str, Any]) -> EngineOptions:
+    if isinstance(model, EngineOptions):
+        return dataclasses.replace(model, **options)
+    known = {field.name for field in dataclasses.fields(EngineOptions)}
+    for name in options:
+        if name not in known:
+            raise SetupError(f"LLM has no option {name!r}; it has: {', '.join(sorted(known - {'model'}))}")
+    return EngineOptions(model=str(model), **options)
+
+
+def _completion(text: OutputText, events: Sequence[ToolEvent]) -> Completion:
+    end = text.end
+    assert end is not None, "the run has ended"
+    answer = collect(events)
+    return Completion(answer.content, tuple(text.token_ids), end.reason, end.usage, answer.calls, end.error)
