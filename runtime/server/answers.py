@@ -7,7 +7,7 @@ from typing import Protocol
 from fastapi import Request, Response
 
 from deeproot.runtime.output_text import OutputEnd
-from deeproot.runtime.server.disconnect import ClientGone, EventStream, until_disconnect
+from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
 from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.responses import PromptTokensDetails, UsageInfo
@@ -35,16 +35,12 @@ class Shape(Protocol):
 async def answer(
     request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool, include_usage: bool
 ) -> Response:
-    """Run `job` and answer with what comes of it. A client that leaves ends it."""
-    try:
-        if not stream:
-            body = await until_disconnect(request, _whole(state, job, shape))
-            return json_response(body)
-        events = _events(state, job, shape, include_usage)
-        # Waiting for the first news before answering at all: what fails until then gets a proper status.
-        first = await until_disconnect(request, anext(events))
-    except ClientGone:
-        return Response(status_code=499)
+    """Run `job` and answer with what comes of it. A client that leaves ends it; ClientGone if before the answer."""
+    if not stream:
+        return json_response(await until_disconnect(request, _whole(state, job, shape)))
+    events = _events(state, job, shape, include_usage)
+    # Waiting for the first news before answering at all: what fails until then gets a proper status.
+    first = await until_disconnect(request, anext(events))
     return EventStream(first, events)
 
 

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from deeproot.runtime.client import EngineUnavailable, QueueFull
 from deeproot.runtime.sampling_options import OptionError
+from deeproot.runtime.server.disconnect import ClientGone
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
+CLIENT_CLOSED = 499
+"""Status for a client that has left: nobody reads it, but logs of what stands in front of us may show it."""
 
 
 class ApiError(Exception):
@@ -81,6 +85,11 @@ def install_error_handlers(app: FastAPI) -> None:
     async def answer(_: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
+    async def nobody_listens(_: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED)
+
+    app.add_exception_handler(ClientDisconnect, nobody_listens)
+    app.add_exception_handler(ClientGone, nobody_listens)
     for kind in (ApiError, OptionError, EngineUnavailable, QueueFull, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
 
