@@ -47,7 +47,8 @@ class RotaryEmbedding:
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Turn the first `dim` channels of every head; the rest passes. x: `[T, heads, head_dim]`, any float dtype."""
     dim = cos.shape[-1]
-    turned = x[..., :dim].float()
+    turned = x[..., :dim]
     partner = torch.roll(turned, dim // 2, -1)
+    # Products with the float32 factors are float32 whatever x is.
     out = torch.addcmul(turned * cos, partner, sin).to(x.dtype)
     return out if dim == x.shape[-1] else torch.cat((out, x[..., dim:]), -1)

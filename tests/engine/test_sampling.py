@@ -97,7 +97,7 @@ def test_tokens_come_from_the_filtered_support(
 
 @pytest.mark.parametrize("top_k", [0, 3, 1023, 1024, 1025, 2000, 4999, 5000, 10**6])
 @pytest.mark.parametrize("top_p", [0.3, 0.999, 1.0])
-@pytest.mark.parametrize("spread", [0.0, 0.001, 4.0])
+@pytest.mark.parametrize("spread", [0.0, 0.001, 0.5, 4.0])
 def test_large_vocabularies_are_inverted_exactly(top_k: int, top_p: float, spread: float) -> None:
     """Each draw is the very token at which the running sum by rank passes its uniform number.
 
