@@ -76,7 +76,7 @@ def _explain(error: ValidationError, body: bytes) -> ApiError:
     except ValueError as problem:
         return invalid(f"The body is not valid JSON: {problem}.", code="invalid_json")
     details = error.errors(include_url=False, include_context=False, include_input=False)
-    placed = [(_path_in(data, detail["loc"]), detail) for detail in details]
+    placed = [(_path_in(data, detail["loc"], detail["type"] == "missing"), detail) for detail in details]
     best = max((_closeness(path, detail["type"]) for path, detail in placed))
     path = next(path for path, detail in placed if _closeness(path, detail["type"]) == best)
     messages = dict.fromkeys(detail["msg"] for other, detail in placed if other == path)
@@ -90,15 +90,18 @@ def _closeness(path: Path, kind: str) -> tuple[bool, int, int]:
     return not kind.endswith("_type"), len(path), last if isinstance(last, int) else 0
 
 
-def _path_in(data: Any, location: Path) -> Path:
-    """Where a location of pydantic's is in the data: without the names of a union's alternatives."""
+def _path_in(data: Any, location: Path, missing: bool) -> Path:
+    """Where a location of pydantic's is in the data: without the names of a union's alternatives.
+
+    `missing`: the last part is a key that should be there.
+    """
     path: list[int | str] = []
     for index, part in enumerate(location):
         if isinstance(part, int):
             if isinstance(data, list) and part < len(data):
                 path.append(part)
                 data = data[part]
-        elif isinstance(data, dict) and (part in data or index == len(location) - 1):
+        elif isinstance(data, dict) and (part in data or (missing and index == len(location) - 1)):
             path.append(part)
             data = data.get(part)
     return tuple(path)

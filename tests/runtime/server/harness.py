@@ -140,7 +140,7 @@ def running_server(
     thread.start()
     try:
         wait_until(lambda: server.started)
-        yield RunningServer("http://127.0.0.1:%d" % listener_port(listener), state, engine)
+        yield RunningServer(f"http://127.0.0.1:{listener_port(listener)}", state, engine)
     finally:
         server.should_exit = True
         thread.join(30)

@@ -169,8 +169,8 @@ def test_the_tool_loop(client: openai.OpenAI, script: ScriptedForward) -> None:
     )
     message = first.choices[0].message
     messages.append(message.to_dict())  # type: ignore[arg-type]
-    for call in message.tool_calls or []:
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": "12:30, sunny"})
+    results = [(call.id, "12:30, sunny") for call in message.tool_calls or []]
+    messages += [{"role": "tool", "tool_call_id": call_id, "content": text} for call_id, text in results]
     second = client.chat.completions.create(
         model="tiny", messages=messages, tools=TOOLS, seed=script.will_say("It is sunny, half past twelve.")
     )
@@ -245,10 +245,8 @@ def test_many_async_streams_at_once(async_client: openai.AsyncOpenAI, server: Ru
         if not stream:
             answer = await async_client.chat.completions.create(**arguments)
             return answer.choices[0].message.content or ""
-        pieces = []
-        async for chunk in await async_client.chat.completions.create(**arguments, stream=True):
-            pieces.append(chunk.choices[0].delta.content or "")
-        return "".join(pieces)
+        chunks = await async_client.chat.completions.create(**arguments, stream=True)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
 
     async def both() -> tuple[list[str], list[str]]:
         async with async_client:
