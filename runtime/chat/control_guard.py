@@ -6,7 +6,7 @@ The marks travel with the strings through trimming, splitting, joining and `tojs
 
 Limits: a template that compares or measures such a string sees the marks, and one that cuts a string and joins its
 parts anew could make a control token of harmless parts. If a template loses a mark (by escaping it, say), the rendering
-is done again with each spelling broken up by a space, so that the content is changed but no control token appears.
+is done again with a backslash in each spelling, so that the content is changed but no control token appears.
 """
 
 import re
@@ -16,9 +16,10 @@ from typing import Any
 
 from deeproot.runtime.chat.tokenizer import Encoder, Int32Array, Tokenizer
 
-_BREAK = " "
+_MARK_START, _MARK_END, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"  # no characters
+_BREAK = "\\"
 Transform = Callable[[str, bool], str]
-"""Of a string and whether the model itself wrote it (an assistant message): what to render in its place."""
+"""Of a string and whether it is the model's own words (an assistant's content): what to render in its place."""
 
 
 class ControlGuard:
@@ -32,10 +33,12 @@ class ControlGuard:
         # Unguessable, so that no content can hold a mark or an alias. They never reach the ids. Digits only, so that
         # a template's change of case does not touch them.
         self._nonce = str(secrets.randbits(64))
-        self._mark = f"\ufdd0{self._nonce}\ufdd1"
+        self._mark = f"{_MARK_START}{self._nonce}{_MARK_END}"
         self._tokenizer = tokenizer
         controls = [entry for entry in tokenizer.added if entry.token_id in control_ids]
-        self._aliases = {entry.text: f"\ufdd2{self._nonce}:{entry.token_id}\ufdd3" for entry in controls}
+        self._aliases = {
+            entry.text: f"{_ALIAS_START}{self._nonce}:{entry.token_id}{_ALIAS_END}" for entry in controls
+        }
         self._spelt = _any_of(self._aliases)
         self._spelt_special = _any_of([entry.text for entry in controls if entry.special])
         self._prefixes = _prefixes(self._aliases)
@@ -48,20 +51,26 @@ class ControlGuard:
         return self._interrupted(text, by_model, self._mark)
 
     def broken(self, text: str, by_model: bool) -> str:
-        """`text` with a space in those places."""
+        """`text` with a backslash in those places."""
         return self._interrupted(text, by_model, _BREAK)
 
     def encode(self, render: Callable[[Transform], str]) -> Int32Array:
         """`[num_tokens]` ids of a rendering. `render(transform)` runs the template on transformed strings."""
         rendered = render(self.marked)
-        if self._nonce not in rendered:
+        if not self._has_traces(rendered):
             return self._tokenizer.encode(rendered, parse_special=True)
         broken = render(self.broken)
-        lost_a_mark = self._nonce in rendered.replace(self._mark, "")
-        if lost_a_mark or len(self._spelt.findall(rendered)) != len(self._spelt.findall(broken)):
+        num_spelt = len(self._spelt.findall(rendered))
+        if self._has_traces(rendered.replace(self._mark, "")) or num_spelt != len(
+            self._spelt.findall(broken)
+        ):
             rendered = broken
         aliased = self._spelt.sub(lambda found: self._aliases[found[0]], rendered)
         return self._encode_aliased(aliased.replace(self._mark, ""))
+
+    def _has_traces(self, text: str) -> bool:
+        """Whether marks, whole or damaged, are in a text."""
+        return _MARK_START in text or _MARK_END in text or self._nonce in text
 
     def _interrupted(self, text: str, by_model: bool, interruption: str) -> str:
         spelt = self._spelt_special if by_model else self._spelt

@@ -21,7 +21,6 @@ from deeproot.runtime.chat.messages import (
 )
 from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
 
-_RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 _PROBE = "probe of the system turn"
 
 
@@ -109,8 +108,6 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any],
     ) -> Callable[[Transform], str]:
         """Check the conversation once; what returns renders it with its strings transformed."""
-        if clash := sorted(_RESERVED & template_kwargs.keys()):
-            raise TemplateError(f"{clash[0]} has its own place in the request", field="chat_template_kwargs")
         compiled = self._for_tools if tools else self._default
         checked = checked_messages(messages, other_roles=_roles_in(compiled))
         described = [_checked_tool(tool, i) for i, tool in enumerate(tools or ())]
@@ -119,7 +116,7 @@ class ChatTemplate:
             arranged = with_parsed_arguments(arranged)
 
         def render(transform: Transform) -> str:
-            shown = [transformed(m, transform, m["role"] == "assistant") for m in arranged]
+            shown = [_transformed_message(message, transform) for message in arranged]
             shown_tools = transformed(described, transform, False)
             if not compiled.uses_tools:
                 shown = builtin_tools.wrap(shown, shown_tools)
@@ -168,6 +165,11 @@ class ChatTemplate:
             return _PROBE in self._default.render(variables)
         except TemplateError:
             return False
+
+
+def _transformed_message(message: Message, transform: Transform) -> Message:
+    by_model = ("content", "reasoning_content") if message["role"] == "assistant" else ()
+    return {key: transformed(value, transform, key in by_model) for key, value in message.items()}
 
 
 def _same(text: str, by_model: bool) -> str:

@@ -11,6 +11,7 @@ import pytest
 import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
 
 from deeproot.engine.gguf import GGUFFile
 from deeproot.runtime.chat.tokenizer import Tokenizer
@@ -34,6 +35,17 @@ def smol_metadata(smollm2_path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def smol(smol_metadata: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_gguf(smol_metadata)
+
+
+@pytest.fixture(scope="session")
+def transformers_smol(smollm2_path: Path) -> Any:
+    """The same vocabulary as transformers reads it; loading takes it seconds."""
+    theirs = AutoTokenizer.from_pretrained(str(smollm2_path.parent), gguf_file=smollm2_path.name)
+    # It does not know `smollm`: the model's own tokenizer.json cuts digits one by one, then as GPT-2 does.
+    theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    return theirs
 
 
 @pytest.fixture(scope="session")
@@ -117,13 +129,9 @@ def spm(spm_model: Spm) -> Tokenizer:
 
 
 def write_byte_level_folder(
-    folder: Path,
-    special: Sequence[str],
-    plain_added: Sequence[str] = (),
-    bos: str | None = None,
-    eos: str | None = None,
-) -> None:
-    """A folder with a small byte-level tokenizer.json, trained on the corpus, and the given added tokens."""
+    folder: Path, special: Sequence[str | AddedToken], plain_added: Sequence[str] = (), **config: Any
+) -> Path:
+    """A folder with a small byte-level tokenizer.json that has the given added tokens, and `tokenizer_config.json`."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -131,11 +139,12 @@ def write_byte_level_folder(
         vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     backend.train_from_iterator([CORPUS], trainer)
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    backend.add_special_tokens(
+        [t if isinstance(t, AddedToken) else AddedToken(t, special=True, normalized=False) for t in special]
+    )
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain_added])
     folder.mkdir(parents=True, exist_ok=True)
     backend.save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos}
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({k: v for k, v in config.items() if v is not None})
-    )
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder

@@ -2,14 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tokenizers import pre_tokenizers
-from transformers import AutoTokenizer
 
 from deeproot.runtime.chat.errors import ModelFilesError
 from deeproot.runtime.chat.pretokenizers import PRE_TOKENIZERS
@@ -52,16 +49,6 @@ REFERENCE: dict[str, tuple[list[str], bool]] = {
         False,
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def transformers_smol(smollm2_path: Path) -> Any:
-    theirs = AutoTokenizer.from_pretrained(str(smollm2_path.parent), gguf_file=smollm2_path.name)
-    # transformers does not know `smollm`; the model's own tokenizer.json cuts digits one by one, then as GPT-2 does.
-    theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    return theirs
 
 
 def test_ids_published_for_this_model(smol: Tokenizer) -> None:
