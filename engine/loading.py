@@ -41,8 +41,9 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     if dtype != "auto":
         raise ValueError(f"dtype {dtype!r} is not supported; supported: auto, {', '.join(DTYPES)}")
     if device.type == "cpu":
-        flags = torch.cpu.get_capabilities()
-        fast = flags.get("avx512_bf16", False) or flags.get("amx_bf16", False)
+        able = torch.cpu.get_capabilities()
+        # The last is ARM's name; elsewhere bfloat16 is emulated and slower than float32.
+        fast = any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16
 
