@@ -170,7 +170,7 @@ def _end_ids(
     sources = "\0".join(templates.values())
     for entry in tokenizer.added:
         ends_turn = entry.text in _END_OF_TURN and entry.text in sources
-        if entry.special and (ends_turn or entry.text in _END_OF_TEXT):
+        if ends_turn or (entry.special and entry.text in _END_OF_TEXT):
             ends.add(entry.token_id)
     return frozenset(ends)
 

@@ -21,6 +21,8 @@ from deeproot.runtime.chat.messages import (
 )
 from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
 
+_MODEL_WORDS = frozenset({"content", "reasoning_content", "reasoning", "thinking"})
+"""Fields of an assistant message that the model wrote as text."""
 _PROBE = "probe of the system turn"
 
 
@@ -37,6 +39,8 @@ class _Compiled:
         try:
             return self.template.render(variables)
         except TemplateError:
+            raise
+        except RecursionError:
             raise
         except Exception as fault:  # a template is a program of somebody else's: anything may happen in it
             raise TemplateError(
@@ -116,21 +120,26 @@ class ChatTemplate:
             arranged = with_parsed_arguments(arranged)
 
         def render(transform: Transform) -> str:
-            shown = [_transformed_message(message, transform) for message in arranged]
-            shown_tools = transformed(described, transform, False)
-            if not compiled.uses_tools:
-                shown = builtin_tools.wrap(shown, shown_tools)
-            if not self._has_system_turn:
-                shown = _with_system_in_first_user_turn(shown)
-            variables = {
-                **self._special_texts,
-                **transformed(dict(template_kwargs), transform, False),
-                "messages": shown if compiled.takes_parts else with_joined_content(shown),
-                "tools": shown_tools or None,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-            return compiled.render(variables)
+            try:
+                shown = [_transformed_message(message, transform) for message in arranged]
+                shown_tools = transformed(described, transform, False)
+                if not compiled.uses_tools:
+                    shown = builtin_tools.wrap(shown, shown_tools)
+                if not self._has_system_turn:
+                    shown = _with_system_in_first_user_turn(shown)
+                variables = {
+                    **self._special_texts,
+                    **transformed(dict(template_kwargs), transform, False),
+                    "messages": shown if compiled.takes_parts else with_joined_content(shown),
+                    "tools": shown_tools or None,
+                    "documents": None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
+                return compiled.render(variables)
+            except RecursionError as fault:
+                raise TemplateError(
+                    "the messages or the tools are nested too deeply; make them flatter"
+                ) from fault
 
         return render
 
@@ -168,7 +177,7 @@ class ChatTemplate:
 
 
 def _transformed_message(message: Message, transform: Transform) -> Message:
-    by_model = ("content", "reasoning_content") if message["role"] == "assistant" else ()
+    by_model = _MODEL_WORDS if message["role"] == "assistant" else frozenset()
     return {key: transformed(value, transform, key in by_model) for key, value in message.items()}
 
 

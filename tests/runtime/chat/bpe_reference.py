@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import regex
 
@@ -45,14 +46,12 @@ def merge(symbols: list[str], ranks: dict[tuple[str, str], float]) -> list[str]:
 
 
 def byte_level_ids(
-    text: str,
-    vocab: dict[str, int],
-    merges: Sequence[str],
-    patterns: Sequence[str],
-    ignore_merges: bool = False,
+    text: str, metadata: dict[str, Any], patterns: Sequence[str], ignore_merges: bool = False
 ) -> list[int]:
+    """Ids by a vocabulary in GGUF's metadata."""
     table = letters()
-    left_right = [m.split(" ") for m in merges]
+    vocab = {token: i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    left_right = [m.split(" ") for m in metadata["tokenizer.ggml.merges"]]
     ranks = {(left, right): float(i) for i, (left, right) in enumerate(left_right)}
     ids: list[int] = []
     for piece in cut(text, patterns):

@@ -232,3 +232,19 @@ def test_empty_arguments_are_an_empty_object(ours: Tokenizer) -> None:
     for given_arguments in ("", None, {}, "{}"):
         messages = [USER, {"role": "assistant", "tool_calls": [call("f", given_arguments, "1")]}]
         assert '{"name": "f", "arguments": {}}' in qwen.render(messages)
+
+
+def test_nesting_beyond_reason_is_refused(smollm2: ChatTemplate) -> None:
+    deep: Any = {}
+    for _ in range(2000):
+        deep = {"a": deep}
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        smollm2.token_ids([USER], [{**WEATHER, "x": deep}])
+
+
+def test_reasoning_under_any_name(ours: Tokenizer) -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }};{% endfor %}", ours
+    )
+    names = ("reasoning_content", "reasoning", "thinking")
+    assert template.render([{"role": "assistant", name: "hm"} for name in names]) == "hmhm;" * 3

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tokenizers import Regex, pre_tokenizers
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from deeproot.runtime.chat.errors import ModelFilesError
 from deeproot.runtime.chat.pretokenizers import PRE_TOKENIZERS
@@ -91,8 +93,7 @@ def test_each_way_of_cutting_by_the_book(
     by_pre: dict[str, Tokenizer], small_bpe: dict[str, Any], pre: str, text: str
 ) -> None:
     patterns, ignore_merges = REFERENCE[pre]
-    vocab = {token: i for i, token in enumerate(small_bpe["tokenizer.ggml.tokens"])}
-    expected = byte_level_ids(text, vocab, small_bpe["tokenizer.ggml.merges"], patterns, ignore_merges)
+    expected = byte_level_ids(text, small_bpe, patterns, ignore_merges)
     assert by_pre[pre].encode(text, parse_special=False).tolist() == expected
 
 
@@ -113,6 +114,18 @@ def test_ways_of_cutting_differ_where_they_should(by_pre: dict[str, Tokenizer]) 
 def test_every_way_of_cutting_loses_nothing(by_pre: dict[str, Tokenizer], text: str) -> None:
     for tokenizer in by_pre.values():
         assert tokenizer.decode(tokenizer.encode(text, parse_special=False)) == text
+
+
+@pytest.mark.parametrize("pre", sorted(GGUF_PRE_TOKENIZER_SPLITS.keys() & PRE_TOKENIZERS.keys()))
+def test_cuts_as_transformers_does(by_pre: dict[str, Tokenizer], small_bpe: dict[str, Any], pre: str) -> None:
+    """For the names that transformers knows too, by its own table."""
+    theirs = pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[pre]), behavior="isolated")
+    for text in [CORPUS, "".join(FRAGMENTS), " ".join(FRAGMENTS), "1234567 I'LL Łódź ABCdef/\n//\n\n  x"]:
+        text = text.replace("<|im_start|>", "").replace("<|im_end|>", "")
+        expected = []
+        for piece, _ in theirs.pre_tokenize_str(text):
+            expected += byte_level_ids(piece, small_bpe, [], PRE_TOKENIZERS[pre].ignore_merges)
+        assert by_pre[pre].encode(text, parse_special=False).tolist() == expected
 
 
 def test_missing_pre_means_default(small_bpe: dict[str, Any], by_pre: dict[str, Tokenizer]) -> None:
