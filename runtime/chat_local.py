@@ -8,9 +8,8 @@ from typing import Self
 
 from deeproot.runtime.chat.tool_parser import ContentDelta
 from deeproot.runtime.chat_reply import ChatFailed, Message, Reply
-from deeproot.runtime.engine_setup import model_name
 from deeproot.runtime.llm import LLM, Completion
-from deeproot.runtime.options import EngineOptions
+from deeproot.runtime.options import EngineOptions, model_name
 from deeproot.runtime.sampling_options import SamplingOptions
 
 

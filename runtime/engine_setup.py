@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.memory import available_memory
-from deeproot.runtime.options import DeviceName, EngineOptions, SetupError, format_bytes
+from deeproot.runtime.options import DeviceName, EngineOptions, SetupError, check_files, format_bytes
 from deeproot.runtime.sampling_options import SamplingDefaults
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, SamplingParams
@@ -51,15 +50,6 @@ class LoadedEngine:
         return self.template or self.assets.chat_template()
 
 
-def model_name(options: EngineOptions) -> str:
-    """The name that a model gets from its path: `SmolLM2-135M-Instruct` for `…/SmolLM2-135M-Instruct.Q4_1.gguf`."""
-    path = Path(options.model).absolute()
-    if path.suffix != ".gguf":
-        return path.name
-    stem, _, quantisation = path.stem.rpartition(".")
-    return stem if stem and quantisation[:1].upper() in ("Q", "F", "B", "I") else path.stem
-
-
 def choose_device(name: DeviceName) -> torch.device:
     """The device of that name; "auto" is a CUDA GPU if torch finds one. Raises SetupError."""
     has_cuda = torch.cuda.is_available()
@@ -72,12 +62,7 @@ def choose_device(name: DeviceName) -> torch.device:
 
 def check_options(options: EngineOptions) -> None:
     """Raise SetupError for what can be seen to be wrong before anything is loaded."""
-    if not Path(options.model).exists():
-        raise SetupError(
-            f"--model {options.model} does not exist: give a GGUF file or a folder with a config.json"
-        )
-    if options.chat_template is not None and not options.chat_template.is_file():
-        raise SetupError(f"--chat-template {options.chat_template} is not a file")
+    check_files(options)
     choose_device(options.device)
     _scheduler_config(options, options.max_model_len or 1)
 
@@ -95,6 +80,8 @@ def load_engine(
     try:
         assets = ModelAssets.load(options.model)
         template = _chat_template(options, assets)
+        if assets.context_length is not None:
+            _check_window(options, assets.context_length)
         loaded = load_model(options.model, options.load_format, options.dtype, device, on_progress)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
@@ -151,16 +138,21 @@ def _max_model_len(options: EngineOptions, config: ModelConfig, capacity: int) -
                 trained,
             )
         return min(capacity, trained)
-    if asked > trained:
-        raise SetupError(
-            f"--max-model-len {asked} is more than the {trained} tokens that the model can handle"
-        )
+    _check_window(options, trained)
     if asked > capacity:
         raise SetupError(
             f"--max-model-len {asked} is more than the {capacity} tokens that the KV cache holds: lower it, or give "
             "more memory with --kv-cache-memory-bytes"
         )
     return asked
+
+
+def _check_window(options: EngineOptions, trained: int) -> None:
+    asked = options.max_model_len
+    if asked is not None and asked > trained:
+        raise SetupError(
+            f"--max-model-len {asked} is more than the {trained} tokens that the model can handle"
+        )
 
 
 def _default_kv_bytes(device: torch.device) -> int:

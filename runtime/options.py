@@ -73,6 +73,25 @@ class ServerOptions:
     log_level: str = "info"
 
 
+def model_name(options: EngineOptions) -> str:
+    """The name that a model gets from its path: `SmolLM2-135M-Instruct` for `…/SmolLM2-135M-Instruct.Q4_1.gguf`."""
+    path = Path(options.model).absolute()
+    if path.suffix != ".gguf":
+        return path.name
+    stem, _, quantisation = path.stem.rpartition(".")
+    return stem if stem and quantisation[:1].upper() in ("Q", "F", "B", "I") else path.stem
+
+
+def check_files(options: EngineOptions) -> None:
+    """Raise SetupError if a file that was named does not exist."""
+    if not Path(options.model).exists():
+        raise SetupError(
+            f"--model {options.model} does not exist: give a GGUF file or a folder with a config.json"
+        )
+    if options.chat_template is not None and not options.chat_template.is_file():
+        raise SetupError(f"--chat-template {options.chat_template} is not a file")
+
+
 def parse_bytes(text: str) -> int:
     """`4GiB`, `512M`, `1.5g`, `1000000` as a number of bytes; `KiB` and `Ki` are 1024, `KB` and `K` 1000.
 
