@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.hf import tiny_llama
 from tests.engine.test_gguf import write
@@ -125,6 +125,7 @@ JSON = st.recursive(
 KEYS = [*LLAMA31, "head_dim", "tie_word_embeddings", "hidden_act", "quantization_config", "rope_parameters"]
 
 
+@settings(deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3), nested=st.booleans())
 def test_any_json_gives_a_config_or_a_config_error(changes: dict[str, Any], nested: bool) -> None:
     data = {**LLAMA31, **changes}
