@@ -1,40 +1,55 @@
 """The text side's view of an engine: submit requests, receive their tokens, always clean up.
 
-`EngineTransport` is the whole interface to an engine. `engine_thread.ThreadTransport` runs it in a thread of this
-process; a process boundary can stand behind the same five methods.
+`EngineTransport` is the whole interface to an engine. `process_transport.ProcessTransport` runs it in a process of its
+own, which is what servers do; `engine_thread.ThreadTransport` in a thread of this one.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from deeproot.scheduler.loop import EngineStats
+from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.runtime.options import SetupError
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.stats import EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvents:
+    """What a transport tells, each from whatever thread it likes, but one at a time."""
+
+    on_up: Callable[[EngineInfo], None]
+    """Requests are taken from now on; again after each `on_down` that was mended."""
+    on_outputs: Callable[[list[TokenOutput]], None]
+    """One step's outputs, in order."""
+    on_down: Callable[[str], None]
+    """The engine and all its requests are gone; why, as a sentence for the user."""
+    on_cannot_start: Callable[[str], None]
+    """There was no engine and there will be none; why, in one line."""
 
 
 class EngineTransport(Protocol):
     """Carries messages to an engine, and its news back.
 
     Contract: every `AddRequest` is answered by any number of `TokenOutput`s, in order, of which exactly the last has
-    a `finish_reason`, whether the request runs to its end, fails or is aborted.
+    a `finish_reason`, whether the request runs to its end, fails or is aborted; or by an `on_down`.
     """
 
-    def start(
-        self, on_outputs: Callable[[list[TokenOutput]], None], on_failure: Callable[[str], None]
-    ) -> None:
-        """Begin. Both callbacks may be called from any thread; `on_failure` at most once, when the engine is gone."""
+    def start(self, events: EngineEvents) -> None:
+        """Begin; returns at once."""
 
     def submit(self, message: AddRequest | AbortRequest) -> None:
         """Send a message; returns at once. May be called from any thread."""
 
-    def stats(self) -> EngineStats:
-        """The engine's newest figures."""
+    def stats(self) -> EngineStats | None:
+        """The engine's newest figures; None while there is no engine."""
         ...
 
     def close(self, timeout: float | None) -> bool:
-        """Stop the engine; True if it has stopped within `timeout` seconds."""
+        """Stop the engine; True if it has stopped within `timeout` seconds (None: however long it takes)."""
         ...
 
 
@@ -67,11 +82,18 @@ class EngineClient:
         transport: EngineTransport,
         max_inflight: int,
         on_finished: Callable[[TokenOutput], None] = lambda _: None,
+        on_up: Callable[[EngineInfo], None] = lambda _: None,
     ) -> None:
-        """`on_finished` sees the last output of every request, also of those whose reader has left."""
+        """`on_finished` sees the last output of every request, also of those whose reader has left; `on_up` every
+        engine that can be used. Both are called in the event loop."""
         self._transport = transport
         self._max_inflight = max_inflight
         self._on_finished = on_finished
+        self._on_up = on_up
+        self._first_engine: asyncio.Future[EngineInfo] | None = None
+        self.num_restarts = 0
+        """Engines after the first."""
+        self._stopped = False
         self._inboxes: dict[str, _Inbox] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: str | None = None
@@ -81,7 +103,21 @@ class EngineClient:
     def start(self) -> None:
         """Start the engine; called once, from within the event loop that will use the client."""
         self._loop = asyncio.get_running_loop()
-        self._transport.start(self._outputs_from_engine, self._failure_from_engine)
+        self._first_engine = self._loop.create_future()
+        self._failure = "The model is being loaded: try again in a few seconds."
+        self._transport.start(
+            EngineEvents(
+                on_up=lambda info: self._call_in_loop(lambda: self._engine_up(info)),
+                on_outputs=lambda outputs: self._call_in_loop(lambda: self._deliver(outputs)),
+                on_down=lambda reason: self._call_in_loop(lambda: self._engine_gone(reason)),
+                on_cannot_start=lambda reason: self._call_in_loop(lambda: self._cannot_start(reason)),
+            )
+        )
+
+    async def wait_up(self) -> EngineInfo:
+        """Return when the first engine can be used. Raises SetupError if there will be none."""
+        assert self._first_engine is not None, "start() comes first"
+        return await self._first_engine
 
     @property
     def failure(self) -> str | None:
@@ -93,7 +129,8 @@ class EngineClient:
         """Requests that the engine has not yet ended."""
         return len(self._inboxes)
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> EngineStats | None:
+        """The engine's newest figures; None while there is no engine."""
         return self._transport.stats()
 
     def generate(self, requests: Sequence[AddRequest]) -> "Generation":
@@ -102,6 +139,7 @@ class EngineClient:
 
     def abort_all(self, reason: str) -> None:
         """End every request now and take no more; readers get EngineUnavailable with `reason`."""
+        self._stopped = True
         self._fail(reason)
         for rid in self._inboxes:
             self._transport.submit(AbortRequest(rid))
@@ -112,6 +150,7 @@ class EngineClient:
 
     def close(self, timeout: float = 10.0) -> bool:
         """Stop the engine; True if it has stopped within `timeout` seconds."""
+        self._stopped = True
         self._failure = self._failure or "The engine has been stopped."
         return self._transport.close(timeout)
 
@@ -132,11 +171,22 @@ class EngineClient:
             if rid in self._inboxes:
                 self._transport.submit(AbortRequest(rid))
 
-    def _outputs_from_engine(self, outputs: list[TokenOutput]) -> None:
-        self._call_in_loop(lambda: self._deliver(outputs))
+    def _engine_up(self, info: EngineInfo) -> None:
+        assert self._first_engine is not None
+        if self._stopped:
+            return
+        if self._first_engine.done():
+            self.num_restarts += 1
+        self._failure = None
+        self._on_up(info)
+        if not self._first_engine.done():
+            self._first_engine.set_result(info)
 
-    def _failure_from_engine(self, reason: str) -> None:
-        self._call_in_loop(lambda: self._engine_gone(reason))
+    def _cannot_start(self, reason: str) -> None:
+        assert self._first_engine is not None
+        self._fail(reason)
+        if not self._first_engine.done():
+            self._first_engine.set_exception(SetupError(reason))
 
     def _call_in_loop(self, function: Callable[[], None]) -> None:
         assert self._loop is not None, "start() comes first"
@@ -160,6 +210,7 @@ class EngineClient:
             self._idle.set()
 
     def _fail(self, reason: str) -> None:
+        """End the readers; the requests themselves stay in the books until the engine has ended them or is gone."""
         self._failure = reason
         for inbox in self._inboxes.values():
             inbox.failure = reason

@@ -13,15 +13,14 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import LoadedModel, load_model
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
-from deeproot.runtime.chat.assets import ModelAssets
-from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.template import ChatTemplate
+from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.memory import available_memory
 from deeproot.runtime.options import DeviceName, EngineOptions, SetupError, check_files, format_bytes
-from deeproot.runtime.sampling_options import SamplingDefaults
+from deeproot.runtime.speech import Speech, load_texts, make_speech
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, SamplingParams
-from deeproot.scheduler.scheduler import Counters, Scheduler
+from deeproot.scheduler.scheduler import Scheduler
+from deeproot.scheduler.stats import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +31,20 @@ _KV_BYTES_IF_UNKNOWN = 2 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedEngine:
-    """A model with everything that it takes to run it and to speak with it."""
+class EngineSide:
+    """A loaded, warm engine without its words: what an engine's process holds."""
 
-    assets: ModelAssets
-    template: ChatTemplate | None
-    """None: the model has no chat template."""
     scheduler: Scheduler
-    defaults: SamplingDefaults
-    dtype: torch.dtype
-    device: torch.device
-    attention: str
-    """Name of the attention backend."""
+    info: EngineInfo
 
-    def require_template(self) -> ChatTemplate:
-        """The chat template; TemplateError, which says what to do, if there is none."""
-        return self.template or self.assets.chat_template()
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model in this process, with everything that it takes to run it and to speak with it."""
+
+    speech: Speech
+    scheduler: Scheduler
+    info: EngineInfo
 
 
 def choose_device(name: DeviceName) -> torch.device:
@@ -70,36 +67,38 @@ def check_options(options: EngineOptions) -> None:
 def load_engine(
     options: EngineOptions, on_progress: Callable[[int, int], None] | None = None
 ) -> LoadedEngine:
-    """Load weights and tokenizer, size the KV pool, and run the model once.
+    """Load tokenizer and weights, size the KV pool, and run the model once.
 
     `on_progress` is told bytes of weights done and bytes in all. Raises SetupError, in one line, for whatever is
     wrong with the options or the model's files.
     """
     check_options(options)
+    texts = load_texts(options)
+    engine = load_scheduler(options, on_progress)
+    return LoadedEngine(make_speech(texts, engine.info), engine.scheduler, engine.info)
+
+
+def load_scheduler(
+    options: EngineOptions, on_progress: Callable[[int, int], None] | None = None
+) -> EngineSide:
+    """As `load_engine`, without tokenizer and template. Raises SetupError."""
+    check_options(options)
     device = choose_device(options.device)
     try:
-        assets = ModelAssets.load(options.model)
-        template = _chat_template(options, assets)
-        if assets.context_length is not None:
-            _check_window(options, assets.context_length)
         loaded = load_model(options.model, options.load_format, options.dtype, device, on_progress)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
     scheduler = _build_scheduler(options, loaded)
     _warm_up(scheduler)
-    defaults = _sampling_defaults(assets, loaded.config, scheduler.config.max_model_len)
-    return LoadedEngine(assets, template, scheduler, defaults, loaded.dtype, device, TorchAttention.name)
-
-
-def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:
-    if options.chat_template is not None:
-        return assets.chat_template(options.chat_template.read_text(encoding="utf-8"))
-    try:
-        return assets.chat_template()
-    except TemplateError:
-        if assets.chat_templates:
-            raise
-        return None
+    info = EngineInfo(
+        max_model_len=scheduler.config.max_model_len,
+        max_num_seqs=scheduler.config.max_num_seqs,
+        vocab_size=loaded.config.vocab_size,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(device),
+        attention=TorchAttention.name,
+    )
+    return EngineSide(scheduler, info)
 
 
 def _build_scheduler(options: EngineOptions, loaded: LoadedModel) -> Scheduler:
@@ -168,24 +167,6 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
         return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len)
     except ValueError as error:
         raise SetupError(str(error)) from None
-
-
-def _sampling_defaults(assets: ModelAssets, config: ModelConfig, max_model_len: int) -> SamplingDefaults:
-    said = assets.generation
-    if said.repetition_penalty not in (None, 1.0):
-        logger.warning(
-            "the model asks for a repetition penalty of %g, which is not applied", said.repetition_penalty
-        )
-    return SamplingDefaults(
-        temperature=1.0 if said.temperature is None else said.temperature,
-        top_p=said.top_p or 1.0,
-        top_k=said.top_k or 0,
-        min_p=said.min_p or 0.0,
-        max_new_tokens=said.max_new_tokens,
-        end_token_ids=tuple(sorted(assets.end_token_ids)),
-        vocab_size=config.vocab_size,
-        max_model_len=max_model_len,
-    )
 
 
 def _warm_up(scheduler: Scheduler) -> None:

@@ -2,11 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable
 
-from deeproot.scheduler.loop import EngineLoop, EngineStats
+from deeproot.runtime.client import EngineEvents
+from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.scheduler.loop import EngineLoop
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
+from deeproot.scheduler.stats import EngineStats
 
 logger = logging.getLogger(__name__)
 
@@ -14,19 +16,17 @@ logger = logging.getLogger(__name__)
 class ThreadTransport:
     """Runs an `EngineLoop` over a scheduler in a thread that it owns."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, info: EngineInfo) -> None:
         self._engine_loop = EngineLoop(scheduler, self._emit)
-        self._on_outputs: Callable[[list[TokenOutput]], None] | None = None
-        self._on_failure: Callable[[str], None] | None = None
+        self._info = info
+        self._events: EngineEvents | None = None
         self._closing = False
         # A daemon, so that a second signal can end the process while a long step is being computed.
         self._thread = threading.Thread(target=self._run, name="deeproot-engine", daemon=True)
 
-    def start(
-        self, on_outputs: Callable[[list[TokenOutput]], None], on_failure: Callable[[str], None]
-    ) -> None:
-        self._on_outputs = on_outputs
-        self._on_failure = on_failure
+    def start(self, events: EngineEvents) -> None:
+        self._events = events
+        events.on_up(self._info)
         self._thread.start()
 
     def submit(self, message: AddRequest | AbortRequest) -> None:
@@ -43,8 +43,8 @@ class ThreadTransport:
         return not self._thread.is_alive()
 
     def _emit(self, outputs: list[TokenOutput]) -> None:
-        assert self._on_outputs is not None
-        self._on_outputs(outputs)
+        assert self._events is not None
+        self._events.on_outputs(outputs)
 
     def _run(self) -> None:
         reason = "The engine has stopped."
@@ -54,5 +54,5 @@ class ThreadTransport:
             logger.exception("the engine thread failed")
             reason = f"The engine has failed: {type(error).__name__}: {error}"
         if not self._closing:
-            assert self._on_failure is not None
-            self._on_failure(reason)
+            assert self._events is not None
+            self._events.on_down(reason)

@@ -62,7 +62,7 @@ class LLM:
         """
         engine_options = _engine_options(model, options)
         self._engine = load_engine(engine_options, on_progress)
-        self._client = SyncClient(ThreadTransport(self._engine.scheduler))
+        self._client = SyncClient(ThreadTransport(self._engine.scheduler, self._engine.info))
         self._seeds = random.Random(engine_options.seed)
         self._rids = itertools.count()
         # Also ends the thread of one that nobody closed, when it is collected or Python exits.
@@ -139,7 +139,7 @@ class LLM:
         template_kwargs: Mapping[str, Any] | None,
     ) -> tuple[AddRequest, OutputText]:
         sampling = sampling or SamplingOptions()
-        ids = self._engine.require_template().token_ids(messages, tools, **(template_kwargs or {}))
+        ids = self._engine.speech.require_template().token_ids(messages, tools, **(template_kwargs or {}))
         text = self._text(sampling, use_tools=bool(tools))
         return self._request(ids, sampling), text
 
@@ -159,12 +159,12 @@ class LLM:
 
     def _prompt_ids(self, prompt: str | Sequence[int]) -> Int32Array:
         if isinstance(prompt, str):
-            return self._engine.assets.tokenizer.encode_prompt(prompt)
-        check_token_ids(prompt, self._engine.defaults.vocab_size, "prompts")
+            return self._engine.speech.assets.tokenizer.encode_prompt(prompt)
+        check_token_ids(prompt, self._engine.speech.defaults.vocab_size, "prompts")
         return np.array(prompt, dtype=np.int32)
 
     def _request(self, ids: Int32Array, sampling: SamplingOptions) -> AddRequest:
-        defaults = self._engine.defaults
+        defaults = self._engine.speech.defaults
         check_prompt_length(len(ids), defaults.max_model_len, "prompts")
         params = resolve(sampling, defaults, num_prompt=len(ids), fallback_seed=self._seeds.getrandbits(64))
         return AddRequest(str(next(self._rids)), ids.tobytes(), params)
@@ -173,7 +173,7 @@ class LLM:
         self, sampling: SamplingOptions, *, use_tools: bool = False, continues_text: bool = False
     ) -> OutputText:
         return OutputText(
-            self._engine.assets.tokenizer,
+            self._engine.speech.assets.tokenizer,
             sampling.stop,
             parser=HermesParser() if use_tools else None,
             continues_text=continues_text,

@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from deeproot.runtime.client import EngineTransport, EngineUnavailable
+from deeproot.runtime.client import EngineEvents, EngineTransport, EngineUnavailable
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 
 _Queue = SimpleQueue[TokenOutput | None]
@@ -19,7 +19,11 @@ class SyncClient:
         self._transport = transport
         self._queues: dict[str, _Queue] = {}
         self._failure: str | None = None
-        transport.start(self._deliver, self._fail)
+        transport.start(
+            EngineEvents(
+                on_up=lambda _: None, on_outputs=self._deliver, on_down=self._fail, on_cannot_start=self._fail
+            )
+        )
 
     def run(self, requests: Sequence[AddRequest]) -> Generator[TokenOutput, None, None]:
         """Submit requests with new rids and yield their outputs as they come, until the last one's last.

@@ -4,30 +4,16 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
-from deeproot.scheduler.scheduler import Counters, Scheduler
+from deeproot.scheduler.scheduler import Scheduler
+from deeproot.scheduler.stats import EngineStats
 
 Message = AddRequest | AbortRequest
 Emit = Callable[[list[TokenOutput]], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The state after the latest step."""
-
-    num_running: int
-    num_waiting: int
-    num_pages: int
-    num_free_pages: int
-    num_cached_pages: int
-    """Pages that belong to the prefix tree."""
-    num_evictable_pages: int
-    page_size: int
-    counters: Counters
 
 
 def take_stats(scheduler: Scheduler) -> EngineStats:

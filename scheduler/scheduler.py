@@ -19,6 +19,7 @@ from deeproot.scheduler.admission import Admission, take_pages
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
 from deeproot.scheduler.request import Request
+from deeproot.scheduler.stats import Counters
 from deeproot.scheduler.table import RunningTable
 
 
@@ -38,20 +39,6 @@ class Step:
     extend: Int64Array
     sampling_rows: Int64Array
     batch: ForwardBatch
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since start, in tokens unless said."""
-
-    steps: int = 0
-    prompt: int = 0
-    cached: int = 0
-    computed: int = 0
-    """Tokens that went through the model: prompts, outputs and what was recomputed."""
-    output: int = 0
-    preemptions: int = 0
-    evicted_pages: int = 0
 
 
 class Scheduler:

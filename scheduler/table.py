@@ -90,7 +90,8 @@ class RunningTable:
 
     def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
         """Pages that each row lacks to hold `num_tokens` tokens, 0 or more."""
-        return np.maximum((num_tokens + (self.page_size - 1)) // self.page_size - self.num_pages[rows], 0)
+        lacking: Int64Array = (num_tokens + (self.page_size - 1)) // self.page_size - self.num_pages[rows]
+        return lacking.clip(0)
 
     def give_pages(self, rows: Int64Array, counts: Int64Array, pages: Int32Array) -> None:
         """Append `counts[i]` of `pages` to the pages of `rows[i]`."""

@@ -52,7 +52,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 
 def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, started: float) -> Job:
-    engine = serving.engine
+    speech = serving.speech
     use_tools = _wants_calls(body)
     ids = _token_ids(serving, body)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
@@ -63,13 +63,13 @@ def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, 
         completion_id,
         ids,
         options,
-        engine.defaults,
+        speech.defaults,
         fallback_seed=serving.seeds.getrandbits(64),
         prompt_field="messages",
         max_tokens_field=field,
     )
     text = OutputText(
-        engine.assets.tokenizer,
+        speech.assets.tokenizer,
         options.stop,
         parser=HermesParser() if use_tools else None,
         single_call=body.parallel_tool_calls is False,
@@ -97,7 +97,7 @@ def _token_ids(serving: Serving, body: ChatCompletionRequest) -> Int32Array:
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     try:
-        template = serving.engine.require_template()
+        template = serving.speech.require_template()
         return template.token_ids(_dumped(body.messages), _dumped(body.tools or ()), **kwargs)
     except TemplateError as error:
         raise invalid(_sentence(error), _field_of(error)) from None

@@ -59,8 +59,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 
 def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, started: float) -> Job:
-    engine = serving.engine
-    defaults = dataclasses.replace(engine.defaults, max_new_tokens=_DEFAULT_MAX_TOKENS)
+    speech = serving.speech
+    defaults = dataclasses.replace(speech.defaults, max_new_tokens=_DEFAULT_MAX_TOKENS)
     prompts = _prompts(body)
     options = sampling_options(body, body.max_tokens)
     requests, texts = [], []
@@ -77,7 +77,7 @@ def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, star
                 prompt_field=field,
             )
         )
-        texts.append(OutputText(engine.assets.tokenizer, options.stop, continues_text=True))
+        texts.append(OutputText(speech.assets.tokenizer, options.stop, continues_text=True))
     return Job("completions", tuple(requests), tuple(texts), started)
 
 
@@ -94,8 +94,8 @@ def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
 
 def _token_ids(serving: Serving, prompt: str | list[int], field: str) -> Int32Array:
     if isinstance(prompt, str):
-        return serving.engine.assets.tokenizer.encode_prompt(prompt)
-    check_token_ids(prompt, serving.engine.defaults.vocab_size, field)
+        return serving.speech.assets.tokenizer.encode_prompt(prompt)
+    check_token_ids(prompt, serving.speech.defaults.vocab_size, field)
     return np.array(prompt, dtype=np.int32)
 
 

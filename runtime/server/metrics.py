@@ -1,12 +1,12 @@
 """Prometheus metrics of one server, in a registry of its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deeproot.scheduler.loop import EngineStats
+from deeproot.runtime.client import EngineClient
 from deeproot.scheduler.messages import TokenOutput
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -38,9 +38,9 @@ class Metrics:
         self._itl = histogram("inter_token_latency", "Between successive tokens of a request", _INTER_TOKEN_S)
         self._e2e = histogram("request_duration", "From a request's arrival to its last token", _LATENCY_S)
 
-    def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
-        """Read the gauges from `stats` from now on."""
-        self._registry.register(_EngineGauges(stats))
+    def watch_engine(self, client: EngineClient) -> None:
+        """Read the gauges from `client` from now on."""
+        self._registry.register(_EngineGauges(client))
 
     def count_tokens(self, last: TokenOutput) -> None:
         """Count the tokens of a request that the engine has ended."""
@@ -69,15 +69,21 @@ class Metrics:
 class _EngineGauges(Collector):
     """The engine's state, read when it is asked for."""
 
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
-        self._stats = stats
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
 
     def describe(self) -> list[Metric]:
         # Without this the registry would ask for the figures when the collector is registered.
         return []
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
+        stats = self._client.stats()
+        yield GaugeMetricFamily("deeproot_engine_up", "1 if there is an engine", int(stats is not None))
+        yield CounterMetricFamily(
+            "deeproot_engine_restarts", "Engines started after one had died", self._client.num_restarts
+        )
+        if stats is None:
+            return
         counters = stats.counters
         private = stats.num_pages - stats.num_free_pages - stats.num_cached_pages
         yield GaugeMetricFamily("deeproot_requests_running", "Requests that run", stats.num_running)

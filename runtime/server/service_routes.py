@@ -68,5 +68,5 @@ def check_model_name(name: str | None, state: ServerState) -> str:
 
 
 def _card(state: ServerState, name: str) -> ModelCard:
-    max_model_len = state.ready().engine.defaults.max_model_len
+    max_model_len = state.ready().speech.defaults.max_model_len
     return ModelCard(id=name, created=state.created, max_model_len=max_model_len)

@@ -4,49 +4,64 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from deeproot.runtime.client import EngineClient
-from deeproot.runtime.engine_setup import LoadedEngine, load_engine
-from deeproot.runtime.engine_thread import ThreadTransport
+from deeproot.runtime.client import EngineClient, EngineTransport
+from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions
+from deeproot.runtime.process_transport import ProcessTransport
 from deeproot.runtime.progress import loading_progress
 from deeproot.runtime.server.state import ServerState, Serving
+from deeproot.runtime.speech import Texts, load_texts, make_speech
 from deeproot.scheduler.messages import TokenOutput, Usage
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_ENGINE_ENDS_S = 1.0
+
 
 async def start_serving(state: ServerState, options: EngineOptions) -> None:
-    """Load and warm the engine in a thread of its own, then open the server for requests.
+    """Start the engine's process and read the model's texts meanwhile, then open the server for requests.
 
     Raises SetupError.
     """
+    with loading_progress(state.model_names[0]) as on_loading:
+        transport = ProcessTransport(options, state.options.log_level, on_loading)
+        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
+        try:
+            await open_for_requests(state, transport, texts, options)
+        except BaseException:
+            texts.cancel()
+            transport.close(_ENGINE_ENDS_S)
+            raise
 
-    def load() -> LoadedEngine:
-        with loading_progress(state.model_names[0]) as on_progress:
-            return load_engine(options, on_progress)
 
-    open_for_requests(state, await _in_daemon_thread(load), options.seed)
-
-
-def open_for_requests(state: ServerState, engine: LoadedEngine, seed: int) -> None:
-    """Start the engine's thread and let requests in. Runs in the event loop."""
-    max_inflight = engine.scheduler.config.max_num_seqs + state.options.max_queued_requests
+async def open_for_requests(
+    state: ServerState, transport: EngineTransport, texts: Awaitable[Texts], options: EngineOptions
+) -> None:
+    """Start an engine and let requests in when it and the model's texts are there. Raises SetupError."""
 
     def account(last: TokenOutput) -> None:
         state.metrics.count_tokens(last)
         if last.usage is not None:
             log_end(last, last.usage)
 
-    client = EngineClient(ThreadTransport(engine.scheduler), max_inflight, account)
+    def refresh(info: EngineInfo) -> None:
+        """An engine that was started anew may have found another amount of memory."""
+        if state.serving is not None:
+            state.serving.speech = make_speech(known, info)
+
+    max_inflight = options.max_num_seqs + state.options.max_queued_requests
+    client = EngineClient(transport, max_inflight, account, refresh)
     client.start()
-    state.metrics.watch_engine(client.stats)
-    state.serving = Serving(engine, client, random.Random(seed))
+    known = await texts
+    info = await client.wait_up()
+    state.metrics.watch_engine(client)
+    state.serving = Serving(make_speech(known, info), client, random.Random(options.seed))
 
 
 def log_end(last: TokenOutput, usage: Usage) -> None:

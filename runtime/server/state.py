@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from deeproot.runtime.client import EngineClient
-from deeproot.runtime.engine_setup import LoadedEngine
 from deeproot.runtime.options import ServerOptions
 from deeproot.runtime.server.errors import unavailable
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.speech import Speech
 
 
 @dataclass(slots=True)
 class Serving:
     """A loaded, warm engine and what requests need to use it."""
 
-    engine: LoadedEngine
+    speech: Speech
     client: EngineClient
     seeds: random.Random
     """Source of the seeds of requests that bring none."""

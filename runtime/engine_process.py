@@ -1,0 +1,87 @@
+"""The engine's process: `python -m deeproot.runtime.engine_process`, started by `process_transport`.
+
+Its standard input carries one line, a `Start`, and then stays open for as long as the server's process lives: at its
+end the engine leaves at once, whatever it is doing. No requests are lost by that, since nobody is left to hear of
+them.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import zmq
+
+from deeproot.runtime.engine_messages import (
+    CannotStart,
+    FromEngine,
+    Loading,
+    News,
+    Ready,
+    ToEngine,
+    decode_start,
+)
+from deeproot.runtime.engine_setup import load_scheduler
+from deeproot.runtime.logs import set_up_logging
+from deeproot.runtime.options import SetupError
+from deeproot.scheduler.loop import EngineLoop, take_stats
+from deeproot.scheduler.messages import TokenOutput
+
+_MAX_UNREAD = 1000
+"""Messages that the server may leave unread before the engine waits for it."""
+
+
+def main() -> None:
+    start = decode_start(sys.stdin.buffer.readline())
+    threading.Thread(target=_leave_with_the_server, args=(start.folder,), daemon=True).start()
+    # Ctrl-C in a terminal reaches both processes; the server decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_up_logging(start.log_level)
+    context = zmq.Context()
+    sender = context.socket(zmq.PUSH)
+    sender.sndhwm = _MAX_UNREAD
+    sender.connect(f"ipc://{start.folder}/from_engine")
+    encoder = msgspec.msgpack.Encoder()
+
+    def send(message: FromEngine) -> None:
+        """Blocks while the server has too much to read; of this thread only."""
+        sender.send(encoder.encode(message))
+
+    try:
+        engine = load_scheduler(start.options, lambda done, total: send(Loading(done, total)))
+    except SetupError as error:
+        send(CannotStart(str(error)))
+        sys.exit(1)
+
+    def emit(outputs: list[TokenOutput]) -> None:
+        send(News(outputs, loop.stats()))
+
+    loop = EngineLoop(engine.scheduler, emit)
+    send(Ready(engine.info, take_stats(engine.scheduler)))
+    threading.Thread(target=_receive, args=(context, start.folder, loop), daemon=True).start()
+    loop.run()
+
+
+def _receive(context: zmq.Context[zmq.Socket[bytes]], folder: Path, loop: EngineLoop) -> None:
+    """Hand what the server sends to the loop; an empty message ends it."""
+    receiver = context.socket(zmq.PULL)
+    receiver.connect(f"ipc://{folder}/to_engine")
+    decoder = msgspec.msgpack.Decoder(ToEngine)
+    while data := receiver.recv():
+        loop.submit(decoder.decode(data))
+    loop.stop()
+
+
+def _leave_with_the_server(folder: Path) -> NoReturn:
+    """Standard input ends when the server's process does, however that ended."""
+    sys.stdin.buffer.read()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

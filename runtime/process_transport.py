@@ -1,0 +1,202 @@
+"""The engine in a process of its own, behind `EngineTransport`; started anew when it dies."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from deeproot.runtime.client import EngineEvents
+from deeproot.runtime.engine_messages import (
+    CannotStart,
+    FromEngine,
+    Loading,
+    News,
+    Ready,
+    Start,
+    ToEngine,
+    encode_start,
+)
+from deeproot.runtime.options import EngineOptions
+from deeproot.scheduler.stats import EngineStats
+
+logger = logging.getLogger(__name__)
+
+_STEADY_S = 60.0
+"""An engine that has lived as long is started anew at once; one that died sooner, after a growing pause."""
+_LONGEST_PAUSE_S = 30.0
+
+
+class ProcessTransport:
+    """Starts the engine's process, carries messages, and starts it anew after it has died.
+
+    Messages to the engine are few and bounded by what the client takes; a slow reader of the engine's news makes the
+    engine wait.
+    """
+
+    def __init__(
+        self, options: EngineOptions, log_level: str, on_loading: Callable[[int, int], None]
+    ) -> None:
+        """`on_loading`: told bytes of weights done and bytes in all, in a thread of the transport's."""
+        self._options = options
+        self._log_level = log_level
+        self._on_loading = on_loading
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._context = zmq.Context()
+        self._stats: EngineStats | None = None
+        self._closing = threading.Event()
+        # Guards the two below, which change when an engine dies.
+        self._lock = threading.Lock()
+        self._sender: zmq.Socket[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, events: EngineEvents) -> None:
+        self._thread = threading.Thread(
+            target=self._supervise, args=(events,), name="deeproot-engine-watch", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, message: ToEngine) -> None:
+        with self._lock:
+            # Without an engine there is nothing to send to: the client has been or will be told that it is down.
+            if self._sender is not None:
+                self._sender.send(self._encoder.encode(message))
+
+    def stats(self) -> EngineStats | None:
+        return self._stats
+
+    def close(self, timeout: float | None) -> bool:
+        self._closing.set()
+        with self._lock:
+            process = self._process
+            if self._sender is not None:
+                self._sender.send(b"")
+        stopped = True
+        if process is not None:
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                stopped = False
+                process.kill()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return stopped
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine's process; None while there is none."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def _supervise(self, events: EngineEvents) -> None:
+        quick_deaths, ever_ready = 0, False
+        while not self._closing.is_set():
+            born = time.monotonic()
+            was_ready, reason = self._run_one(events)
+            if self._closing.is_set():
+                return
+            ever_ready = ever_ready or was_ready
+            if not ever_ready:
+                # It never worked: what is wrong will not mend itself.
+                events.on_cannot_start(reason)
+                return
+            events.on_down(f"{reason}; it is being started anew: try again in a few seconds.")
+            quick_deaths = 0 if time.monotonic() - born > _STEADY_S else quick_deaths + 1
+            pause = min(_LONGEST_PAUSE_S, 2.0 ** (quick_deaths - 2)) if quick_deaths > 1 else 0.0
+            logger.error("%s; starting it anew in %g s", reason, pause)
+            self._closing.wait(pause)
+
+    def _run_one(self, events: EngineEvents) -> tuple[bool, str]:
+        """One life of the engine: (whether it became ready, why it ended)."""
+        folder = Path(tempfile.mkdtemp(prefix="deeproot-"))
+        sender, receiver = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
+        try:
+            with closing(sender), closing(receiver):
+                sender.linger = 0
+                sender.bind(f"ipc://{folder}/to_engine")
+                receiver.bind(f"ipc://{folder}/from_engine")
+                process = self._spawn(folder)
+                with self._lock:
+                    self._process, self._sender = process, sender
+                    if self._closing.is_set():
+                        sender.send(b"")
+                try:
+                    return self._listen(process, receiver, events)
+                finally:
+                    with self._lock:
+                        self._process = self._sender = None
+                    self._stats = None
+                    process.kill()
+                    process.wait()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _spawn(self, folder: Path) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "deeproot.runtime.engine_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=_environment(os.environ),
+        )
+        assert process.stdin is not None
+        # Kept open: its end tells the engine that this process is gone.
+        process.stdin.write(encode_start(Start(folder, self._options, self._log_level)))
+        process.stdin.flush()
+        return process
+
+    def _listen(
+        self, process: subprocess.Popen[bytes], receiver: "zmq.Socket[bytes]", events: EngineEvents
+    ) -> tuple[bool, str]:
+        was_ready, reason = False, None
+        death = os.pidfd_open(process.pid)
+        try:
+            poller = zmq.Poller()
+            poller.register(receiver, zmq.POLLIN)
+            poller.register(death, zmq.POLLIN)
+            while True:
+                ready = dict(poller.poll())
+                if receiver in ready:
+                    message = self._decoder.decode(receiver.recv())
+                    if isinstance(message, CannotStart):
+                        reason = message.reason
+                    elif isinstance(message, Ready):
+                        was_ready = True
+                    self._pass_on(message, events)
+                elif death in ready:  # and everything that it had sent is read
+                    return was_ready, reason or f"The engine has ended unexpectedly ({_how(process.wait())})"
+        finally:
+            os.close(death)
+
+    def _pass_on(self, message: FromEngine, events: EngineEvents) -> None:
+        if isinstance(message, News):
+            self._stats = message.stats
+            events.on_outputs(message.outputs)
+        elif isinstance(message, Ready):
+            self._stats = message.stats
+            events.on_up(message.info)
+        elif isinstance(message, Loading):
+            self._on_loading(message.done, message.total)
+
+
+def _environment(current: Mapping[str, str]) -> dict[str, str]:
+    """OpenMP's threads wait for each other asleep unless the user says otherwise.
+
+    By default they spin, and when anything else wants a core, a step can take twenty times as long: one thread spins
+    away the time slice that the other needs.
+    """
+    return {"OMP_WAIT_POLICY": "PASSIVE", **current}
+
+
+def _how(returncode: int) -> str:
+    return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"

@@ -1,0 +1,81 @@
+"""What the text side knows of a model: tokenizer, chat template, defaults. Loads neither torch nor weights."""
+
+import logging
+from dataclasses import dataclass
+
+from deeproot.runtime.chat.assets import ModelAssets
+from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.template import ChatTemplate
+from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.runtime.options import EngineOptions, SetupError
+from deeproot.runtime.sampling_options import SamplingDefaults
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What the model's files say about text."""
+
+    assets: ModelAssets
+    template: ChatTemplate | None
+    """None: the model has no chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """Everything that it takes to speak with a loaded engine."""
+
+    assets: ModelAssets
+    template: ChatTemplate | None
+    defaults: SamplingDefaults
+
+    def require_template(self) -> ChatTemplate:
+        """The chat template; TemplateError, which says what to do, if there is none."""
+        return self.template or self.assets.chat_template()
+
+
+def load_texts(options: EngineOptions) -> Texts:
+    """Read tokenizer and template. Raises SetupError, in one line."""
+    try:
+        assets = ModelAssets.load(options.model)
+        template = _chat_template(options, assets)
+    except (OSError, ValueError) as error:
+        raise SetupError(f"cannot load {options.model}: {error}") from None
+    trained = assets.context_length
+    if trained is not None and options.max_model_len is not None and options.max_model_len > trained:
+        raise SetupError(
+            f"--max-model-len {options.max_model_len} is more than the {trained} tokens that the model can handle"
+        )
+    return Texts(assets, template)
+
+
+def make_speech(texts: Texts, info: EngineInfo) -> Speech:
+    """Join what the files say with what the engine was loaded with."""
+    said = texts.assets.generation
+    if said.repetition_penalty not in (None, 1.0):
+        logger.warning(
+            "the model asks for a repetition penalty of %g, which is not applied", said.repetition_penalty
+        )
+    defaults = SamplingDefaults(
+        temperature=1.0 if said.temperature is None else said.temperature,
+        top_p=said.top_p or 1.0,
+        top_k=said.top_k or 0,
+        min_p=said.min_p or 0.0,
+        max_new_tokens=said.max_new_tokens,
+        end_token_ids=tuple(sorted(texts.assets.end_token_ids)),
+        vocab_size=info.vocab_size,
+        max_model_len=info.max_model_len,
+    )
+    return Speech(texts.assets, texts.template, defaults)
+
+
+def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:
+    if options.chat_template is not None:
+        return assets.chat_template(options.chat_template.read_text(encoding="utf-8"))
+    try:
+        return assets.chat_template()
+    except TemplateError:
+        if assets.chat_templates:
+            raise
+        return None

@@ -1,0 +1,32 @@
+"""Figures of a running engine. No tensors, so that the text side can read them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since start, in tokens unless said."""
+
+    steps: int = 0
+    prompt: int = 0
+    cached: int = 0
+    computed: int = 0
+    """Tokens that went through the model: prompts, outputs and what was recomputed."""
+    output: int = 0
+    preemptions: int = 0
+    evicted_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The state after the latest step."""
+
+    num_running: int
+    num_waiting: int
+    num_pages: int
+    num_free_pages: int
+    num_cached_pages: int
+    """Pages that belong to the prefix tree."""
+    num_evictable_pages: int
+    page_size: int
+    counters: Counters
