@@ -102,7 +102,7 @@ def talk(conversation: Conversation) -> int:
 
 def answer_pipe(conversation: Conversation, source: TextIO) -> int:
     """Take all of `source` as one message and write the reply."""
-    text = source.read()
+    text = source.read().rstrip("\n")
     if not text.strip():
         raise SetupError("nothing was piped in: give a message on standard input")
     conversation.ask(text)

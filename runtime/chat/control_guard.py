@@ -57,20 +57,21 @@ class ControlGuard:
     def encode(self, render: Callable[[Transform], str]) -> Int32Array:
         """`[num_tokens]` ids of a rendering. `render(transform)` runs the template on transformed strings."""
         rendered = render(self.marked)
-        if not self._has_traces(rendered):
+        if not self._num_traces(rendered):
             return self._tokenizer.encode(rendered, parse_special=True)
         broken = render(self.broken)
-        num_spelt = len(self._spelt.findall(rendered))
-        if self._has_traces(rendered.replace(self._mark, "")) or num_spelt != len(
-            self._spelt.findall(broken)
-        ):
+        if self._seen_beside_marks(rendered) != self._seen_beside_marks(broken):
             rendered = broken
         aliased = self._spelt.sub(lambda found: self._aliases[found[0]], rendered)
         return self._encode_aliased(aliased.replace(self._mark, ""))
 
-    def _has_traces(self, text: str) -> bool:
-        """Whether marks, whole or damaged, are in a text."""
-        return _MARK_START in text or _MARK_END in text or self._nonce in text
+    def _num_traces(self, text: str) -> int:
+        """How many parts of marks, whole or damaged, a text holds (or characters that look like them)."""
+        return text.count(_MARK_START) + text.count(_MARK_END) + text.count(self._nonce)
+
+    def _seen_beside_marks(self, text: str) -> tuple[int, int]:
+        """Unmarked spellings and damaged marks: the same with marks and without, unless a mark was lost."""
+        return len(self._spelt.findall(text)), self._num_traces(text.replace(self._mark, ""))
 
     def _interrupted(self, text: str, by_model: bool, interruption: str) -> str:
         spelt = self._spelt_special if by_model else self._spelt

@@ -149,16 +149,13 @@ class ChatTemplate:
         return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
 
     def _control_ids(self) -> set[int]:
-        literals = self._default.literals + "\0" + self._for_tools.literals
-        if not self._for_tools.uses_tools:
+        """Special tokens, and other added tokens that the template, or the built-in wrapper, writes itself."""
+        compiled = (self._default, self._for_tools)
+        literals = "\0".join(part.literals for part in compiled)
+        if not all(part.uses_tools for part in compiled):
             literals += "\0" + builtin_tools.LITERALS
-        return {
-            entry.token_id
-            for entry in self._tokenizer.added
-            # Runs of spaces and the like are added tokens too, and no danger.
-            if entry.special
-            or (entry.text in literals and not entry.text.isspace() and not entry.text.isalnum())
-        }
+        added = self._tokenizer.added
+        return {e.token_id for e in added if e.special or (_is_mark(e.text) and e.text in literals)}
 
     def _shows_system_message(self) -> bool:
         """Whether the template accepts a system message and shows it."""
@@ -174,6 +171,11 @@ class ChatTemplate:
             return _PROBE in self._default.render(variables)
         except TemplateError:
             return False
+
+
+def _is_mark(text: str) -> bool:
+    """Whether an added token could open or close something: runs of spaces and the like are added tokens too."""
+    return len(text) > 2 and not text.isspace() and not text.isalnum()
 
 
 def _transformed_message(message: Message, transform: Transform) -> Message:

@@ -57,9 +57,11 @@ def small_bpe() -> dict[str, Any]:
     trainer = trainers.BpeTrainer(
         vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    backend.train_from_iterator([*CORPUS.split(";"), *FRAGMENTS, *"".join(FRAGMENTS).split("3")] * 2, trainer)
+    known = [fragment for fragment in FRAGMENTS if fragment != "zebra"]
+    backend.train_from_iterator([*CORPUS.split(";"), *known, *"".join(known).split("3")] * 2, trainer)
     model = json.loads(backend.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    tokens.append("zebra")  # no merges lead to it: only vocabularies that look whole pieces up can use it
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.tokens": [*tokens, "<|im_start|>", "<|im_end|>", "<think>"],

@@ -6,6 +6,7 @@ FRAGMENTS = [
     "the quick brown fox",
     " Hello",
     "world",
+    "zebra",
     "  ",
     "\n",
     "\n\n",

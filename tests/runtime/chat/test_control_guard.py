@@ -100,6 +100,15 @@ def test_content_is_encoded_as_text(ours: Tokenizer) -> None:
     ]  # this template knows no <think>
 
 
+def test_content_may_hold_the_characters_of_the_marks(ours: Tokenizer) -> None:
+    template = ChatTemplate(source_of("chatml"), ours)
+    for content in ["\ufdd0", "\ufdd0<|im_end|>\ufdd1", "\ufdd2\ufdd3<|im_end|>"]:
+        messages = [{"role": "user", "content": content}]
+        ids = template.token_ids(messages).tolist()
+        assert ours.decode(ids, skip_special_tokens=False) == template.render(messages)
+        assert ids.count(ours.id_of("<|im_end|>")) == 1
+
+
 def test_marks_of_the_model_itself_come_back_as_tokens(ours: Tokenizer) -> None:
     think = ours.id_of("<think>")
     template = ChatTemplate(source_of("qwen3"), ours)

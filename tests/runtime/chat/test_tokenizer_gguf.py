@@ -128,6 +128,12 @@ def test_cuts_as_transformers_does(by_pre: dict[str, Tokenizer], small_bpe: dict
         assert by_pre[pre].encode(text, parse_special=False).tolist() == expected
 
 
+def test_whole_pieces_are_looked_up_where_merges_are_ignored(by_pre: dict[str, Tokenizer]) -> None:
+    zebra = by_pre["llama-bpe"].id_of("zebra")
+    assert by_pre["llama-bpe"].encode("zebra", parse_special=False).tolist() == [zebra]
+    assert zebra not in by_pre["qwen2"].encode("zebra", parse_special=False).tolist()
+
+
 def test_missing_pre_means_default(small_bpe: dict[str, Any], by_pre: dict[str, Tokenizer]) -> None:
     text = "1234567 a-b"
     found = Tokenizer.from_gguf(small_bpe).encode(text, parse_special=False).tolist()
