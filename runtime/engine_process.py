@@ -42,6 +42,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_up_logging(start.log_level)
     context = zmq.Context()
+    receiver = context.socket(zmq.PULL)
+    receiver.bind(f"ipc://{start.folder}/to_engine")
     sender = context.socket(zmq.PUSH)
     sender.sndhwm = _MAX_UNREAD
     sender.connect(f"ipc://{start.folder}/from_engine")
@@ -62,14 +64,12 @@ def main() -> None:
 
     loop = EngineLoop(engine.scheduler, emit)
     send(Ready(engine.info, take_stats(engine.scheduler)))
-    threading.Thread(target=_receive, args=(context, start.folder, loop), daemon=True).start()
+    threading.Thread(target=_receive, args=(receiver, loop), daemon=True).start()
     loop.run()
 
 
-def _receive(context: zmq.Context[zmq.Socket[bytes]], folder: Path, loop: EngineLoop) -> None:
+def _receive(receiver: "zmq.Socket[bytes]", loop: EngineLoop) -> None:
     """Hand what the server sends to the loop; an empty message ends it."""
-    receiver = context.socket(zmq.PULL)
-    receiver.connect(f"ipc://{folder}/to_engine")
     decoder = msgspec.msgpack.Decoder(ToEngine)
     while data := receiver.recv():
         loop.submit(decoder.decode(data))

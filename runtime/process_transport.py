@@ -68,23 +68,18 @@ class ProcessTransport:
         self._thread.start()
 
     def submit(self, message: ToEngine) -> None:
-        with self._lock:
-            # Without an engine there is nothing to send to: the client has been or will be told that it is down.
-            if self._sender is not None:
-                self._sender.send(self._encoder.encode(message))
+        self._send(self._encoder.encode(message))
 
     def stats(self) -> EngineStats | None:
         return self._stats
 
     def close(self, timeout: float | None) -> bool:
         self._closing.set()
-        with self._lock:
-            process = self._process
-            if self._sender is not None:
-                self._sender.send(b"")
+        process = self._process
         stopped = True
         if process is not None:
             try:
+                self._send(b"")
                 process.wait(timeout)
             except subprocess.TimeoutExpired:
                 stopped = False
@@ -98,6 +93,12 @@ class ProcessTransport:
         """Of the engine's process; None while there is none."""
         process = self._process
         return None if process is None else process.pid
+
+    def _send(self, data: bytes) -> None:
+        """Send if there is an engine. If there is none, the client has been or will be told so."""
+        with self._lock:
+            if self._sender is not None:
+                self._sender.send(data)
 
     def _supervise(self, events: EngineEvents) -> None:
         quick_deaths, ever_ready = 0, False
@@ -124,14 +125,16 @@ class ProcessTransport:
         try:
             with closing(sender), closing(receiver):
                 sender.linger = 0
-                sender.bind(f"ipc://{folder}/to_engine")
+                sender.sndhwm = 0  # Sending never waits: the client bounds what is in flight.
+                # Connected, not bound: then it takes messages before the engine listens.
+                sender.connect(f"ipc://{folder}/to_engine")
                 receiver.bind(f"ipc://{folder}/from_engine")
                 process = self._spawn(folder)
                 with self._lock:
                     self._process, self._sender = process, sender
-                    if self._closing.is_set():
-                        sender.send(b"")
                 try:
+                    if self._closing.is_set():  # close() may have looked for a process just before
+                        return False, "The server is shutting down."
                     return self._listen(process, receiver, events)
                 finally:
                     with self._lock:

@@ -45,8 +45,9 @@ def run(engine: LoadedEngine) -> Iterator[Callable[[Test], list[TokenOutput]]]:
         finished: list[TokenOutput] = []
 
         async def main() -> None:
-            client = EngineClient(ThreadTransport(engine.scheduler), 20, finished.append)
+            client = EngineClient(ThreadTransport(engine.scheduler, engine.info), 20, finished.append)
             client.start()
+            await client.wait_up()
             try:
                 await test(client)
                 await asyncio.wait_for(client.wait_idle(), 20)
@@ -184,8 +185,9 @@ def test_abort_all_ends_every_reader_and_takes_no_more(run: Callable[[Test], lis
 
 def test_a_dead_engine_ends_every_reader(engine: LoadedEngine) -> None:
     async def main() -> None:
-        client = EngineClient(ThreadTransport(engine.scheduler), 20)
+        client = EngineClient(ThreadTransport(engine.scheduler, engine.info), 20)
         client.start()
+        await client.wait_up()
         reader = asyncio.create_task(tokens_of(client, request("a", max_tokens=1500)))
         await asyncio.sleep(0.1)
         kill(engine)
@@ -210,7 +212,7 @@ def kill(engine: LoadedEngine) -> None:
 
 
 def test_the_blocking_client(engine: LoadedEngine) -> None:
-    client = SyncClient(ThreadTransport(engine.scheduler))
+    client = SyncClient(ThreadTransport(engine.scheduler, engine.info))
     requests = [request("a"), request("b", max_tokens=3)]
     outputs = list(client.run(requests))
     assert [o.rid for o in outputs if o.finish_reason] == ["b", "a"]
@@ -227,7 +229,7 @@ def test_the_blocking_client(engine: LoadedEngine) -> None:
 
 
 def test_the_blocking_client_in_several_threads(engine: LoadedEngine) -> None:
-    client = SyncClient(ThreadTransport(engine.scheduler))
+    client = SyncClient(ThreadTransport(engine.scheduler, engine.info))
     expected = {i: [o.token_id for o in client.run([request(f"first-{i}", seed=i)])] for i in range(6)}
     results: dict[int, list[int | None]] = {}
 
@@ -244,7 +246,7 @@ def test_the_blocking_client_in_several_threads(engine: LoadedEngine) -> None:
 
 
 def test_the_blocking_client_and_a_dead_engine(engine: LoadedEngine) -> None:
-    client = SyncClient(ThreadTransport(engine.scheduler))
+    client = SyncClient(ThreadTransport(engine.scheduler, engine.info))
     run = client.run([request("a", max_tokens=1900)])
     next(run)
     kill(engine)

@@ -28,7 +28,8 @@ def tiny_options(tiny_model: Path) -> EngineOptions:
 def server(tiny_options: EngineOptions) -> Iterator[RunningServer]:
     """One server a file."""
     with running_server(
-        tiny_options, wrap=lambda engine: ScriptedForward(engine.scheduler.runner, engine.assets.tokenizer)
+        tiny_options,
+        wrap=lambda engine: ScriptedForward(engine.scheduler.runner, engine.speech.assets.tokenizer),
     ) as running:
         yield running
 

@@ -14,11 +14,13 @@ import uvicorn
 from deeproot.engine.batch import ForwardBatch, Int32Array
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_setup import LoadedEngine, load_engine
+from deeproot.runtime.engine_thread import ThreadTransport
 from deeproot.runtime.options import EngineOptions, ServerOptions
 from deeproot.runtime.server.app import create_app
 from deeproot.runtime.server.serve import bind
 from deeproot.runtime.server.startup import open_for_requests
 from deeproot.runtime.server.state import ServerState
+from deeproot.runtime.speech import Texts
 from deeproot.scheduler.invariants import check_idle
 from deeproot.scheduler.scheduler import Forward
 
@@ -131,7 +133,8 @@ def running_server(
     )
 
     async def serve() -> None:
-        open_for_requests(state, engine, engine_options.seed)
+        transport = ThreadTransport(engine.scheduler, engine.info)
+        await open_for_requests(state, transport, texts_of(engine), engine_options)
         await server.serve(sockets=[listener])
         assert state.serving is not None
         assert state.serving.client.close(10.0), "the engine did not stop"
@@ -139,12 +142,17 @@ def running_server(
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        wait_until(lambda: server.started)
+        wait_until(lambda: server.started and state.serving is not None)
         yield RunningServer(f"http://127.0.0.1:{listener_port(listener)}", state, engine)
     finally:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"
+
+
+async def texts_of(engine: LoadedEngine) -> Texts:
+    """The texts of an engine that is loaded in this process."""
+    return Texts(engine.speech.assets, engine.speech.template)
 
 
 def listener_port(listener: socket.socket) -> int:

@@ -44,6 +44,10 @@ class ServeProcess:
         wait_until(lambda: bool(self.stdout) or self._process.poll() is not None, TIME_LIMIT_S)
         assert self.stdout, "".join(self.stderr)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, signum: signal.Signals) -> None:
         self._process.send_signal(signum)
 

@@ -12,11 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deeproot.runtime.engine_setup import load_engine
+from deeproot.runtime.engine_thread import ThreadTransport
 from deeproot.runtime.options import EngineOptions, ServerOptions
 from deeproot.runtime.server.app import create_app
 from deeproot.runtime.server.startup import open_for_requests
 from deeproot.runtime.server.state import ServerState
 from deeproot.scheduler.invariants import check_idle
+
+from .harness import texts_of
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 EXPECTED = {200, 400, 404}
@@ -113,13 +116,15 @@ class InProcess:
 
     def __init__(self, options: EngineOptions) -> None:
         self.runner = asyncio.Runner()
+        self.options = options
         self.engine = load_engine(options)
         self.state = ServerState(options=ServerOptions(), model_names=("tiny",))
         self.app = create_app(self.state)
         self.runner.run(self._open())
 
     async def _open(self) -> None:
-        open_for_requests(self.state, self.engine, seed=0)
+        transport = ThreadTransport(self.engine.scheduler, self.engine.info)
+        await open_for_requests(self.state, transport, texts_of(self.engine), self.options)
 
     def post(self, path: str, body: bytes) -> httpx.Response:
         async def send() -> httpx.Response:

@@ -224,7 +224,7 @@ def test_text_completions_of_several_prompts(client: openai.OpenAI) -> None:
 
 
 def test_token_ids_are_a_prompt(client: openai.OpenAI, server: RunningServer) -> None:
-    ids = server.engine.assets.tokenizer.encode_prompt("one two").tolist()
+    ids = server.engine.speech.assets.tokenizer.encode_prompt("one two").tolist()
     arguments = {"model": "tiny", "max_tokens": 10, "temperature": 0}
     by_text = client.completions.create(**arguments, prompt="one two")
     by_ids = client.completions.create(**arguments, prompt=ids)
