@@ -23,6 +23,8 @@ make_environment() {
         "$PYTHON" -m venv "$VENV" || fail "could not make $VENV: is the venv module of $PYTHON installed?"
     fi
     stamp="$VENV/.installed-${extras:-base}"
+    # What the tests need contains what serving needs.
+    [ -n "$extras" ] || [ ! -f "$VENV/.installed-test" ] || stamp="$VENV/.installed-test"
     wanted="$(cat "$ROOT/pyproject.toml" "$ROOT/requirements/constraints.txt" | sha256sum | cut -c1-64) $ROOT"
     if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
         echo "Installing the requirements (some minutes the first time)"
