@@ -4,28 +4,17 @@ import hashlib
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-
-
-class ActionKind(StrEnum):
-    """What a tool call did to a file."""
-
-    READ = "read"
-    WRITE = "write"
-    DELETE = "delete"
-    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A tool call, as far as files are concerned."""
+    """A tool call, as far as files are concerned. Paths are absolute where the working directory is known."""
 
-    kind: ActionKind
     command: str
-    path: str | None = None
-    """Absolute where the working directory is known."""
-    shows: bool = False
-    """The observation is a view of the file after the action (a read, or an edit that answers with a view)."""
+    shows: str | None = None
+    """The file that the observation is a view of, as it is after the action."""
+    changes: tuple[str, ...] = ()
+    """Files that the action wrote, moved or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +32,7 @@ class Observation:
 class ObservationLog:
     """Observations in order, indexed by content and by file.
 
-    Filters ask it questions about what came before and after; it holds the texts, the archive holds the bytes.
+    Filters ask it what came before and after; it holds the texts, the archive holds the bytes.
     """
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
@@ -61,15 +50,18 @@ class ObservationLog:
         return self._items[index]
 
     def append(self, observation: Observation) -> int:
-        """Add the newest observation; gives its index."""
+        """Add the newest observation; gives its index. Raises ValueError when its seq does not grow."""
         index = len(self._items)
+        if self._items and observation.seq <= self._items[-1].seq:
+            raise ValueError(
+                f"seq is {observation.seq} after {self._items[-1].seq}; append in the log's order"
+            )
         self._items.append(observation)
         digest = hashlib.blake2b(observation.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         self._digests.append(digest)
         self._same.setdefault(digest, []).append(index)
-        action = observation.action
-        if action.path is not None and action.kind in (ActionKind.WRITE, ActionKind.DELETE):
-            self._changes.setdefault(posixpath.normpath(action.path), []).append(index)
+        for path in observation.action.changes:
+            self._changes.setdefault(posixpath.normpath(path), []).append(index)
         return index
 
     def same_text(self, index: int) -> list[int]:
@@ -77,9 +69,8 @@ class ObservationLog:
         return self._same[self._digests[index]]
 
     def superseded_by(self, index: int) -> int | None:
-        """The first later observation whose action changed the file that this one shows; None: it stands."""
-        action = self._items[index].action
-        if not action.shows or action.path is None:
+        """Index of the first later observation whose action changed the file that this one shows; None: it stands."""
+        shows = self._items[index].action.shows
+        if shows is None:
             return None
-        changes = self._changes.get(posixpath.normpath(action.path), [])
-        return next((i for i in changes if i > index), None)
+        return next((i for i in self._changes.get(posixpath.normpath(shows), ()) if i > index), None)
