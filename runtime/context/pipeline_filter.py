@@ -1,0 +1,76 @@
+"""The filter pipeline as staging uses it: each tool result once, in the log's order."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from deeproot.runtime.context.events import Event
+from deeproot.runtime.context.filters.actions import ActionReader
+from deeproot.runtime.context.filters.base import Filter, FilterContext
+from deeproot.runtime.context.filters.observation import Action, Observation, ObservationLog
+from deeproot.runtime.context.filters.pipeline import Pipeline, PipelineResult, default_filters
+from deeproot.runtime.context.filters.superseded import SupersededReadFilter
+from deeproot.runtime.context.staging import Filtered, Superseded
+
+
+class PipelineFilter:
+    """A `StageFilter` for one log. `count`: tokens of a text. `filters`: the stages (None: the usual ones).
+
+    Superseded reads are not touched here: which ones there are is told, and the layout says when they shrink.
+    """
+
+    def __init__(self, count: Callable[[str], int], filters: Sequence[Filter] | None = None) -> None:
+        stages = default_filters() if filters is None else filters
+        self._pipeline = Pipeline(
+            [stage for stage in stages if not isinstance(stage, SupersededReadFilter)], count_tokens=count
+        )
+        self._pointer = SupersededReadFilter()
+        self._log = ObservationLog()
+        self._actions = ActionReader()
+        self._superseded: list[Superseded] = []
+
+    def add(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Filtered:
+        """Filter the next tool result; remember what it was of."""
+        action = self._action(event, text, call)
+        index = self._log.append(Observation(event.seq, action, text, event.time_ns / 1e9))
+        if action.changes:
+            self._find_superseded(index)
+        result = self._pipeline.run(text, FilterContext(self._log, index))
+        return Filtered(result.text, _notes(result))
+
+    def take_superseded(self) -> list[Superseded]:
+        """Views that edits made stale since the last question."""
+        found, self._superseded = self._superseded, []
+        return found
+
+    def _find_superseded(self, by: int) -> None:
+        for index in range(by):
+            if self._log.superseded_by(index) == by:
+                result = self._pointer.apply(self._log[index].text, FilterContext(self._log, index))
+                if result.exempt:
+                    self._superseded.append(Superseded(self._log[index].seq, self._log[by].seq, result.text))
+
+    def _action(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Action:
+        command = event.data.get("action")
+        if isinstance(command, str):
+            return self._actions.command(command, text, event.exit_code)
+        call = call or {}
+        name, arguments = str(call.get("name", "")), call.get("arguments", "")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError:
+                return self._actions.command(str(arguments), text, event.exit_code)
+        if isinstance(arguments, Mapping):
+            return self._actions.tool_call(name, arguments, text, event.exit_code)
+        return Action(name)
+
+
+def _notes(result: PipelineResult) -> tuple[str, ...]:
+    notes = []
+    for stage in result.stages:
+        if stage.refused:
+            notes.append(f"{stage.stage}: refused, would have lost {len(stage.refused)} facts")
+        elif stage.drops or stage.tokens_in != stage.tokens_out:
+            notes.append(f"{stage.stage}: {stage.tokens_in} -> {stage.tokens_out} tokens")
+    return tuple(notes)
