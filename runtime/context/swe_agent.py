@@ -8,7 +8,7 @@ from deeproot.runtime.context.event_log import EventLog, NewEvent
 from deeproot.runtime.context.events import Event, EventKind
 from deeproot.runtime.context.openai_messages import LogImportError, content_text, decode_or_replace
 
-_STEP_FIELDS = ("action", "observation", "response")
+_STEP_FIELDS = ("action", "observation")
 
 
 def import_trajectory(
@@ -47,7 +47,10 @@ def _step_events(step: Any, i: int, calls: list[Any], now: int | None) -> tuple[
     call_id = str(calls[0].get("id", f"step_{i}")) if calls else f"step_{i}"
     rest = {key: value for key, value in step.items() if key not in ("observation", "response")}
     message = {"tool_calls": calls} if calls else {}
-    said = {"role": "assistant", "index": i, "step": rest, "message": message}
+    text = step.get("response", step.get("thought", ""))
+    if not isinstance(text, str):
+        raise LogImportError(f"{where}.response is {type(text).__name__}; give a string")
+    said = {"role": "assistant", "index": i, "step": rest, "message": message, "response": "response" in step}
     seen = {
         "role": "tool" if calls else "user",
         "index": i,
@@ -56,7 +59,7 @@ def _step_events(step: Any, i: int, calls: list[Any], now: int | None) -> tuple[
     }
     later = None if now is None else now + int(float(step.get("execution_time") or 0) * 1e9)
     return (
-        NewEvent(EventKind.ASSISTANT, step["response"], said, call_id, None, now),
+        NewEvent(EventKind.ASSISTANT, text, said, call_id, None, now),
         NewEvent(EventKind.TOOL_RESULT, step["observation"], seen, call_id, None, later),
     )
 
@@ -99,7 +102,8 @@ def _steps(event: Event, text: str, observations: Mapping[str, str]) -> list[dic
     """The steps of one assistant message: one, or as many as it called tools."""
     if "step" in event.data:
         observation = observations.get(_key(event), "")
-        return [{**event.data["step"], "observation": observation, "response": text}]
+        response = {"response": text} if event.data["response"] else {}
+        return [{**event.data["step"], "observation": observation, **response}]
     calls = event.data.get("message", {}).get("tool_calls") or []
     if not calls:
         return [{"action": "", "observation": "", "response": text, "thought": text}]

@@ -51,9 +51,7 @@ class Tracked(str):
         if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
             return self.cut(start, max(start, stop)) if step == 1 else str.__getitem__(self, key)
-        at = key.__index__()
-        at = at + len(self) if at < 0 else at
-        str.__getitem__(self, at)
+        at = range(len(self))[key]
         return self.cut(at, at + 1)
 
     def cut(self, start: int, stop: int) -> "Tracked":
