@@ -172,7 +172,7 @@ def _line_facts(line: str) -> Iterator[Fact]:
 
 
 def _function(name: str | None) -> str | None:
-    return name if name and not name.startswith("<") else None
+    return name if name and "<" not in name else None
 
 
 def _message_facts(message: str, code: str | None, line: str) -> Iterator[Fact]:
