@@ -70,11 +70,16 @@ def swallows(
 
     None: text beside it is not encoded as it would be alone, so its joints cannot be verified.
     """
+    control = np.array([token.token_id], dtype=np.int32)
+
+    def alone(before: str, after: str, left: str, right: str) -> bool:
+        whole = tokenizer.encode(before + token.text + after, parse_special=True)
+        return np.array_equal(whole, np.concatenate([encode(left), control, encode(right)]))
+
+    if not alone("a", "b", "a", "b"):
+        return None
     for left in (False, True):
         for right in (False, True):
-            whole = tokenizer.encode(f"a \n{token.text} \nb", parse_special=True)
-            control = np.array([token.token_id], dtype=np.int32)
-            parts = [encode("a" if left else "a \n"), control, encode("b" if right else " \nb")]
-            if np.array_equal(whole, np.concatenate(parts)):
+            if alone("a \n", " \nb", "a" if left else "a \n", "b" if right else " \nb"):
                 return left, right
     return None

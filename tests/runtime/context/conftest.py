@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import pytest
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.template import ChatTemplate
@@ -43,7 +43,7 @@ SHORTHANDS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "    ")
 CORPUS = [
     "foo() bar() call(x) baz()\n\n",
     "def f():\n\n    return 1234\n\n",
-    "12 34 1234 5678 12345678\n\n",
+    "12(34)1234(1234)5678\n\n",
 ] * 40
 
 
@@ -55,6 +55,7 @@ def train_bpe() -> tokenizers.Tokenizer:
         vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     trained.train_from_iterator(CORPUS, trainer)
+    trained.decoder = decoders.ByteLevel()
     trained.add_special_tokens(
         [tokenizers.AddedToken(text, special=True, normalized=False) for text in CONTROLS]
     )
