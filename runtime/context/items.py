@@ -90,11 +90,14 @@ class Replacement:
 class PlanContext:
     """What layouts need beside the items. `count`: tokens of a text. `overhead`: of the template around a message.
 
+    `fixed`: tokens of every prompt whatever is placed: tool schemas as the template shows them, the warning that tool
+    output is data, the words that ask the model to speak.
     `replacements`: by item key; a layout applies them where it rewrites anyway, since each breaks the prefix.
     """
 
     count: Callable[[str], int]
     overhead: int
+    fixed: int
     replacements: Mapping[str, Replacement]
 
 

@@ -92,7 +92,9 @@ def lint_requests(requests: Sequence[LoggedRequest], count: Callable[[str], int]
             past, past_units, shared = best
             kept = sum(count(unit.text) for unit in units[:shared])
             reusable += kept
-            if shared < len(past_units) and past_units[shared].zone is not Zone.LEAF:
+            # A call that is wholly an earlier one's beginning (a rewind) computes nothing anew.
+            diverges = shared < min(len(past_units), len(units))
+            if diverges and past_units[shared].zone is not Zone.LEAF:
                 breaks.append(_break(request, past, past_units, units, shared, kept, count))
         earlier.setdefault(session, []).append((request, units))
     return LintResult(len(requests), len(earlier), total, reusable, tuple(breaks))
@@ -121,10 +123,9 @@ def _break(
     kept: int,
     count: Callable[[str], int],
 ) -> Break:
-    old = before[at]
-    new = after[at] if at < len(after) else None
+    old, new = before[at], after[at]
     cost = sum(count(unit.text) for unit in before[at:])
-    first = _first_difference(old.text, new.text) if new is not None else 0
+    first = _first_difference(old.text, new.text)
     inside = count(old.text[:first]) if first else 0
     start = max(0, first - _EXCERPT // 2)
     return Break(
@@ -132,23 +133,23 @@ def _break(
         since=past.line,
         where=f"{old.where}, character {first}",
         zone=old.zone,
-        cause=_cause(old, new, after),
+        cause=_cause(old, new, before[at:], after[at:]),
         before=old.text[start : start + _EXCERPT],
-        after=new.text[start : start + _EXCERPT] if new is not None else "",
+        after=new.text[start : start + _EXCERPT],
         kept_tokens=kept + inside,
         cost_tokens=cost - inside,
     )
 
 
-def _cause(old: Unit, new: Unit | None, after: Sequence[Unit]) -> str:
-    """What happened to the unit that differs."""
-    if new is None or any(unit.text == old.text for unit in after):
-        return "removed or moved message" if new is not None else "shortened history"
+def _cause(old: Unit, new: Unit, before: Sequence[Unit], after: Sequence[Unit]) -> str:
+    """What happened to the unit that differs. `before` and `after`: it and what follows it in both calls."""
+    if any(unit.text == old.text for unit in after) or any(unit.text == new.text for unit in before):
+        return "removed, added or moved message"
     if old.where == "tools" and new.where == "tools":
         return _tools_cause(old.value, new.value)
     if isinstance(old.value, dict) and isinstance(new.value, dict):
         if old.value.get("role") != new.value.get("role"):
-            return "removed or moved message"
+            return "removed, added or moved message"
         if _canonical(old.value) == _canonical(new.value) or _same_arguments(old.value, new.value):
             return "spelled otherwise"
         if {**old.value, "reasoning_content": None} == {**new.value, "reasoning_content": None}:
@@ -184,7 +185,7 @@ def _session_of(request: LoggedRequest) -> str:
     if request.session is not None:
         return f"session {request.session}"
     task = next((m for m in request.messages if m["role"] == "user"), None)
-    return f"{request.model} {_spell(task)}"
+    return f"{request.model} {_canonical(task)}"
 
 
 def _spell(value: Any) -> str:

@@ -45,11 +45,7 @@ class SlidingWindow:
         groups = turn_groups(items)
         root = place_root(items)
         tail = place_status(items, context)
-        room = (
-            self.budget
-            - sum(p.item.tokens for p in (*root, *tail))
-            - (tools_item.tokens if tools_item else 0)
-        )
+        room = self.budget - context.fixed - sum(p.item.tokens for p in (*root, *tail))
         first = len(groups)
         while first > 0 and groups[first - 1].tokens <= room:
             first -= 1

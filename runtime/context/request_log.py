@@ -52,7 +52,7 @@ def _parse(line: str, number: int) -> LoggedRequest:
         isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
     ):
         raise RequestLogError(f"line {number}: messages is missing or no list of objects with a role")
-    tools = body.get("tools") or []
+    tools = [] if body.get("tools") is None else body["tools"]
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RequestLogError(f"line {number}: tools is no list of objects")
     usage = _usage(record)

@@ -43,7 +43,7 @@ class ThreeZones:
         tail = place_status(items, context)
         if last is not None:
             tail.append(Placement(last, Zone.LEAF, "key constraints, at the very end"))
-        fixed = sum(p.item.tokens for p in (*root, *tail)) + (tools_item.tokens if tools_item else 0)
+        fixed = context.fixed + sum(p.item.tokens for p in (*root, *tail))
         budget.check_fixed(fixed)
         fold = _Fold(budget, max(1, self.keep_turns), fixed, context)
         groups = turn_groups(items)
@@ -87,12 +87,13 @@ class _Fold:
         """Append one turn, after making room for it if need be."""
         files = [item for item in group.items if item.part == "artifact"]
         turn = Group([item for item in group.items if item.part != "artifact"]) if files else group
+        if turn.items or not self._groups:
+            self._groups.append(turn)
+            self._tokens += turn.tokens
+            self._leaf_tokens += turn.tokens
         for item in files:
             self._versions[item.source.uri] = self._versions.get(item.source.uri, 0) + 1
-            self._fresh[item.source.uri] = (item, turn)
-        self._groups.append(turn)
-        self._tokens += turn.tokens
-        self._leaf_tokens += turn.tokens
+            self._fresh[item.source.uri] = (item, self._groups[-1])
         if self._leaf_tokens + self._fresh_tokens() > self._budget.zone_limit(Zone.LEAF):
             self._settle()
         if self._total() >= self._budget.high_tokens:
@@ -189,7 +190,7 @@ class _Fold:
         kept: list[Group] = []
         kept_settled = 0
         for i, group in enumerate(self._groups):
-            if i < newest and not group.anchored and total > self._budget.low_tokens:
+            if i < newest and group.items and not group.anchored and total > self._budget.low_tokens:
                 total -= group.tokens
                 self._archived.append(group)
                 self._archived_tokens += group.tokens

@@ -10,6 +10,7 @@ from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
 from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.host_items import host_item
 from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
 from deeproot.runtime.context.jinja_tracking import TemplateError
@@ -89,6 +90,7 @@ class WorkingSet:
         self._result_tokens = result_tokens
         self._linter = Linter()
         self._overhead = self._measure_overhead()
+        self._fixed: tuple[str, int] | None = None
         self._log: EventLog | None = None
         self._stager = self._new_stager()
         self._items: list[Item] = []
@@ -101,10 +103,10 @@ class WorkingSet:
         """
         self._stage(log)
         items = self._items if upto is None else [item for item in self._items if item.seq <= upto]
-        plan = self.policy.plan(
-            items, PlanContext(self._tokens.count, self._overhead, self._stager.replacements)
+        context = PlanContext(
+            self._tokens.count, self._overhead, self._fixed_tokens(items), self._stager.replacements
         )
-        plan = self._with_warning(plan)
+        plan = self._with_warning(self.policy.plan(items, context), context)
         messages = chat_messages(plan.placements, self._tokens.separator)
         spans, untracked = self._render(messages, plan)
         model_written = {i for i, placed in enumerate(plan.placements) if placed.item.part == "assistant"}
@@ -135,11 +137,10 @@ class WorkingSet:
             stage_filter=self._filters() if self._filters is not None else None,
         )
 
-    def _with_warning(self, plan: Plan) -> Plan:
+    def _with_warning(self, plan: Plan, context: PlanContext) -> Plan:
         """The sentence that tool output is data, behind the last instruction of the root."""
         if not self._defence.warns:
             return plan
-        context = PlanContext(self._tokens.count, self._overhead, {})
         warning = Placement(
             host_item("warning", WARNING, context, role="system"), Zone.ROOT, "tool output is data"
         )
@@ -200,6 +201,21 @@ class WorkingSet:
             plan.tools,
             report,
         )
+
+    def _fixed_tokens(self, items: Sequence[Item]) -> int:
+        """Tokens of every prompt: what the template makes of the tools, the warning, and the request to answer."""
+        tools, item, _ = frozen_tools(items)
+        key = item.text if item is not None else ""
+        if self._fixed is None or self._fixed[0] != key:
+            probe = [ChatMessage(role, (Part("x", 0),), {}) for role in ("system", "user")]
+            try:
+                spans = self._template.render(probe, tools=tools, variables=self._variables)
+                size = self._tokens.join(spans).token_ids.size
+            except TemplateError:
+                size = _USUAL_OVERHEAD + (item.tokens if item is not None else 0)
+            self._fixed = (key, size)
+        warning = self._tokens.count(WARNING) + self._overhead if self._defence.warns else 0
+        return self._fixed[1] + warning
 
     def _measure_overhead(self) -> int:
         """Tokens that the template puts around a message: what a second one adds beyond its content."""
