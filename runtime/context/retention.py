@@ -16,7 +16,8 @@ class RetentionError(ValueError):
     def __init__(self, stage: str, facts: Sequence["Fact"]) -> None:
         shown = "; ".join(f"{f.kind} {' '.join(f.parts)}" for f in facts[:5])
         more = f" and {len(facts) - 5} more" if len(facts) > 5 else ""
-        super().__init__(f"{stage} would lose {len(facts)} facts: {shown}{more}; its result is refused")
+        count = "1 fact" if len(facts) == 1 else f"{len(facts)} facts"
+        super().__init__(f"{stage} would lose {count}: {shown}{more}; its result is refused")
         self.facts = tuple(facts)
 
 

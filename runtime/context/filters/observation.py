@@ -40,6 +40,7 @@ class ObservationLog:
         self._same: dict[bytes, list[int]] = {}
         self._digests: list[bytes] = []
         self._changes: dict[str, list[int]] = {}
+        self._views: dict[str, list[int]] = {}
         for observation in observations:
             self.append(observation)
 
@@ -62,7 +63,14 @@ class ObservationLog:
         self._same.setdefault(digest, []).append(index)
         for path in observation.action.changes:
             self._changes.setdefault(posixpath.normpath(path), []).append(index)
+        if observation.action.shows is not None:
+            self._views.setdefault(posixpath.normpath(observation.action.shows), []).append(index)
         return index
+
+    def views(self, index: int) -> list[int]:
+        """Indices of the views of the file that this observation shows, up to itself."""
+        shows = self._items[index].action.shows
+        return [] if shows is None else [i for i in self._views[posixpath.normpath(shows)] if i <= index]
 
     def same_text(self, index: int) -> list[int]:
         """Indices of all observations with that very text, in order, itself included."""

@@ -7,6 +7,7 @@ from deeproot.runtime.context.filters.base import Drop, Filter, FilterContext, o
 from deeproot.runtime.context.filters.headers import HeaderFilter
 from deeproot.runtime.context.filters.hunks import HunkFilter
 from deeproot.runtime.context.filters.repeats import RepeatFilter
+from deeproot.runtime.context.filters.reread import RereadDiffFilter
 from deeproot.runtime.context.filters.superseded import SupersededReadFilter
 from deeproot.runtime.context.filters.terminal import TerminalFilter
 from deeproot.runtime.context.retention import Fact, lost
@@ -42,6 +43,11 @@ class PipelineResult:
 def default_filters() -> tuple[Filter, ...]:
     """Whole-text pointers first, since what they replace need not be cleaned."""
     return (SupersededReadFilter(), RepeatFilter(), TerminalFilter(), HeaderFilter(), HunkFilter())
+
+
+def diff_filters() -> tuple[Filter, ...]:
+    """The same, but a file read again is shown as a diff against its first view, which stays."""
+    return (RereadDiffFilter(), RepeatFilter(), TerminalFilter(), HeaderFilter(), HunkFilter())
 
 
 class Pipeline:

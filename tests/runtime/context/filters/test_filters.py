@@ -3,6 +3,8 @@
 import difflib
 import gzip
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,9 @@ from deeproot.runtime.context.filters.base import (
 from deeproot.runtime.context.filters.headers import HeaderFilter
 from deeproot.runtime.context.filters.hunks import HunkFilter
 from deeproot.runtime.context.filters.observation import Action, Observation, ObservationLog
-from deeproot.runtime.context.filters.pipeline import Pipeline, default_filters
+from deeproot.runtime.context.filters.pipeline import Pipeline, default_filters, diff_filters
 from deeproot.runtime.context.filters.repeats import RepeatFilter
+from deeproot.runtime.context.filters.reread import RereadDiffFilter
 from deeproot.runtime.context.filters.superseded import SupersededReadFilter
 from deeproot.runtime.context.filters.terminal import TerminalFilter
 
@@ -159,6 +162,49 @@ def test_a_tombstone_does_not_change_when_the_log_grows(
         for old, new in zip(before, now, strict=False):
             assert new == old or (new.startswith("[stale view") and not old.startswith("[stale view"))
         before = now
+
+
+def numbered(lines: list[str]) -> str:
+    return "\n".join(f"{n:6}\t{line}" for n, line in enumerate(lines, 1))
+
+
+def patched(old: list[str], diff: str) -> list[str]:
+    """What `patch` makes of the first view and a diff of this filter."""
+    out, at = [], 0
+    for row in diff.split("\n")[1:]:
+        if match := re.match(r"@@ -(\d+)(?:,(\d+))? \+", row):
+            start = int(match[1]) - (match[2] != "0")
+            out += old[at:start]
+            at = start
+        elif row[:1] == "+":
+            out.append(row[1:])
+        else:
+            assert old[at] == row[1:]
+            out += [row[1:]] if row[:1] == " " else []
+            at += 1
+    return out + old[at:]
+
+
+@pytest.mark.parametrize("form", [numbered, "\n".join])
+def test_a_file_read_again_is_a_diff_against_the_first_view(form: Callable[[list[str]], str]) -> None:
+    old = [f"value_{i} = {i}" for i in range(300)]
+    new = [*old[:100], "added = 1", *old[100:200], *old[201:]]
+    log = log_of((form(old), "/a", ()), ("", None, ("/a",)), (form(new), "/a", ()), (form(new), "/a", ()))
+    pipeline = Pipeline(diff_filters(), count_tokens=len)
+    texts = [pipeline.run(log[i].text, FilterContext(log, i)).text for i in range(4)]
+    assert texts[0] == log[0].text
+    assert texts[2].startswith("[/a as in #10, but for:]\n@@ -98,6 +98,7 @@\n")
+    assert len(texts[2]) < len(log[2].text) / 10
+    assert patched(old, texts[2]) == new
+    assert texts[3] == texts[2]
+
+
+def test_a_rewritten_file_stays_whole_and_is_the_next_base() -> None:
+    old, new = [f"a{i}" for i in range(50)], [f"b{i}" for i in range(50)]
+    log = log_of(("\n".join(old), "/a", ()), ("\n".join(new), "/a", ()), ("\n".join([*new, "c"]), "/a", ()))
+    texts = [RereadDiffFilter().apply(log[i].text, FilterContext(log, i)).text for i in range(3)]
+    assert texts[:2] == [log[0].text, log[1].text]
+    assert texts[2].startswith("[/a as in #11, but for:]")
 
 
 def diff(context: int) -> tuple[str, list[str], list[str]]:
@@ -316,7 +362,7 @@ def test_no_stage_is_refused_on_real_outputs(name: str) -> None:
         assert 1 <= first <= last <= text.count("\n") + 1
 
 
-FILTERS: list[Filter] = list(default_filters())
+FILTERS: list[Filter] = [*default_filters(), *diff_filters()[:1]]
 SPICE = st.sampled_from(
     [
         "@@ -1,3 +1,3 @@\n",
@@ -359,10 +405,16 @@ def test_line_numbers_map_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: RepeatFilter(window=0), lambda: HunkFilter(context=-1), lambda: HunkFilter(least=0)]
+    "make",
+    [
+        lambda: RepeatFilter(window=0),
+        lambda: HunkFilter(context=-1),
+        lambda: HunkFilter(least=0),
+        lambda: RereadDiffFilter(most=0),
+    ],
 )
 def test_bad_settings_are_named(make) -> None:  # noqa: ANN001
-    with pytest.raises(ValueError, match="give at least"):
+    with pytest.raises(ValueError, match="give at least "):
         make()
 
 
