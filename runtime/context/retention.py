@@ -99,9 +99,11 @@ _QUOTED = re.compile(r"‘([^’]+)’|`([^`']+)[`']|(?<!\w)'([^']+)'|\"([^\"]+)
 _HASH = re.compile(r"(?<![\w])(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}(?!\w)")
 # A line without any of these holds no fact; searching for them is what the check costs on a clean log.
 _KEYS = (
-    "error", "warning", "Error", "ERROR", "FAIL", "Exception", "Failure", "panic", "failed", "File \"", "at ", "❯ ",
-    "--> ", "::: ", "E   ", "not ok", "✖ ", "● ", ".go:", ".py:", "Expected: ", "Received: ", "left: ", "right: ",
-    "undefined reference", "UNEXPECTED", "***", "required from", "index out of bounds", "called `",
+    "error: ", "error[", " error ", "warning: ", "warning[", " warning ", "Error: ", "Error [", "Exception: ",
+    "Failure: ", "ERROR", "FAIL", "UNEXPECTED SUCCESS", "CMake Warning", "CMake Error", "*** ", "panic", "ssertion ",
+    'File "', "  at ", "\tat ", "❯ ", "--> ", "::: ", "E   ", "not ok ", "✖ ", "● ", ".go:", ".py:", "Expected: ",
+    "Received: ", "left: ", "right: ", "undefined reference", "required from", "in expansion of", "index out of bounds",
+    "called `",
 )  # fmt: skip
 _PASSED = re.compile(r"(?:PASSED|XFAIL)\b|\bok$|: Passed|\.\.\. ok")
 

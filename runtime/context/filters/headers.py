@@ -41,8 +41,11 @@ _WGET_NOISE = re.compile(
     r"|Length: .*|Saving to: .*)$"
 )
 _KEYS = (
-    "% Received", "HTTP/", "HTTP request sent", "eta ", "done.", "Downloading", "Downloaded", "Get:1 ", "Progress (",
+    "% Received", "HTTP/", "HTTP request sent", "B/s eta ", ", done.", "Downloading from ", "Downloaded from ", "Get:1 ",
+    "Progress (", " 100%[",
 )  # fmt: skip
+_FIRST = frozenset(" \t0123456789*{}<>[rECRUWDPG")
+"""What a noise line starts with, but for wget's bar, which starts with a file's name."""
 
 
 class HeaderFilter:
@@ -58,7 +61,10 @@ class HeaderFilter:
         if not any(key in text for key in _KEYS):
             return FilterResult(text)
         lines = text.split("\n")
-        gone = [_NOISE.match(line) is not None for line in lines]
+        gone = [
+            (line[:1] in _FIRST or "%[" in line) and bool(line) and _NOISE.match(line) is not None
+            for line in lines
+        ]
         _responses(lines, gone)
         if "HTTP request sent" in text:
             _wget(lines, gone)
