@@ -319,3 +319,13 @@ def test_an_unknown_language_is_named() -> None:
 )
 def test_language_by_name_or_first_line(path: str, first: str, want: str | None) -> None:
     assert language_of(path, first) == want
+
+
+def test_nothing_heavy_is_imported_before_a_skeleton_is_asked_for() -> None:
+    code = (
+        "import sys, deeproot.runtime.context.skeleton.fold, deeproot.runtime.context.extract.extract,"
+        " deeproot.runtime.context.filters.pipeline;"
+        "print([m for m in ('torch', 'triton', 'transformers', 'tree_sitter') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
