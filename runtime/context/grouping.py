@@ -1,7 +1,7 @@
 """Turns: what must stay together. A tool call and its results are one group, whatever came between them."""
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from deeproot.runtime.context.items import Item
 
@@ -9,34 +9,33 @@ _ROOT_PARTS = ("policy", "constraint", "tools", "demo", "task")
 _ORDER = {"assistant": 0, "observation": 1, "diagnostic": 2, "artifact": 3, "state": 4}
 
 
-@dataclass(slots=True)
 class Group:
     """One turn: a user's message, or an assistant's message with all that followed from it."""
 
-    items: list[Item] = field(default_factory=list)
-    tokens: int = field(init=False, default=0)
+    __slots__ = ("anchored", "first_seq", "items", "last_seq", "tokens")
 
-    def __post_init__(self) -> None:
-        self.tokens = sum(item.tokens for item in self.items)
+    def __init__(self, items: Sequence[Item] = ()) -> None:
+        self.items: list[Item] = []
+        self.tokens = 0
+        self.anchored = False
+        """Whether something in it must not be dropped: an anchor, or a user's own words."""
+        self.first_seq = sys.maxsize
+        self.last_seq = 0
+        self.add(items)
 
     def add(self, items: Sequence[Item]) -> None:
         """Append, keeping count."""
-        self.items += items
-        self.tokens += sum(item.tokens for item in items)
+        for item in items:
+            self.items.append(item)
+            self.tokens += item.tokens
+            self.anchored = self.anchored or item.anchor or item.part == "turn"
+            self.first_seq = min(self.first_seq, item.seq)
+            self.last_seq = max(self.last_seq, item.seq)
 
     def swap(self, index: int, item: Item) -> None:
         """Put `item` in the place of another, keeping count."""
         self.tokens += item.tokens - self.items[index].tokens
         self.items[index] = item
-
-    @property
-    def anchored(self) -> bool:
-        """Whether something in it must not be dropped: an anchor, or a user's own words."""
-        return any(item.anchor or item.part == "turn" for item in self.items)
-
-    @property
-    def last_seq(self) -> int:
-        return max(item.seq for item in self.items)
 
 
 def root_items(items: Sequence[Item]) -> list[Item]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.segments import Authority, Channel, Source, Zone
@@ -45,8 +45,7 @@ class Item:
     """The content as it was imported, where that was no plain string."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """An item in a zone, and why it is there."""
 
     item: Item
@@ -54,8 +53,7 @@ class Placement:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(NamedTuple):
     """Something that was left out, and where it can be read."""
 
     key: str

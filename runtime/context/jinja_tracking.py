@@ -1,7 +1,7 @@
 """A Jinja sandbox whose output still knows which characters are the template's and which a message's."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +10,12 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deeproot.runtime.context.tracked import LITERAL, Owner, Tracked, concat, owned, runs_of
 
-MARK, PUSH, POP = "__mark__", "__push__", "__pop__"
+_MARK, _PUSH, _POP = "mark", "push", "pop"
 
 
 class TemplateError(ValueError):
@@ -24,11 +25,11 @@ class TemplateError(ValueError):
 class TrackedDict(dict[str, Any]):
     """A message, or a part of one. `owner`: whose JSON it is; every string in it too, unless it is a whole message.
 
-    `message`: its index if it is a whole message, whose content may have several owners.
+    `segments`: those of a whole message's content, in order; None for a part of a message.
     """
 
     owner: Owner
-    message: int | None = None
+    segments: tuple[Hashable, ...] | None = None
 
 
 class TrackedList(list[Any]):
@@ -73,12 +74,49 @@ class _TrackingGenerator(CodeGenerator):
     def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
         self.write(self._literal(node.data))
 
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+        if isinstance(node.node, nodes.EnvironmentAttribute):
+            # One of our own marks: no template can write this node.
+            self.write(f"context.tracker.{node.node.name}(")
+            for argument in node.args:
+                self.visit(argument, frame)
+            self.write(")")
+        else:
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concat((")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+
+class Tracker:
+    """Which message the template is at, while it runs."""
+
+    def __init__(self) -> None:
+        self.current: TrackedDict | None = None
+        self._stack: list[TrackedDict | None] = []
+
+    def mark(self, item: Any) -> None:
+        """A loop is at `item`."""
+        if isinstance(item, TrackedDict) and item.segments is not None:
+            self.current = item
+
+    def push(self) -> None:
+        """A loop begins."""
+        self._stack.append(self.current)
+
+    def pop(self) -> None:
+        """A loop ends."""
+        self.current = self._stack.pop()
+
+
+class TrackingContext(Context):
+    """A rendering's variables, and where it is."""
+
+    tracker: Tracker
 
 
 class _GenerationTag(Extension):
@@ -95,6 +133,7 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
     """One environment per template: it holds the template's constants."""
 
     code_generator_class = _TrackingGenerator
+    context_class = TrackingContext
     concat = staticmethod(concat)
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -130,8 +169,8 @@ def _mark_loops(node: nodes.Node) -> None:
                     _mark_loops(child)
                 if isinstance(child, nodes.For) and isinstance(child.target, nodes.Name):
                     target = nodes.Name(child.target.name, "load", lineno=child.lineno)
-                    child.body.insert(0, _call(MARK, [target], child.lineno))
-                    marked += [_call(PUSH, [], child.lineno), child, _call(POP, [], child.lineno)]
+                    child.body.insert(0, _call(_MARK, [target], child.lineno))
+                    marked += [_call(_PUSH, [], child.lineno), child, _call(_POP, [], child.lineno)]
                 else:
                     marked.append(child)
             setattr(node, field, marked)
@@ -140,7 +179,7 @@ def _mark_loops(node: nodes.Node) -> None:
 
 
 def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.ExprStmt:
-    function = nodes.Name(name, "load", lineno=line)
+    function = nodes.EnvironmentAttribute(name, lineno=line)
     return nodes.ExprStmt(nodes.Call(function, arguments, [], None, None, lineno=line), lineno=line)
 
 
@@ -183,7 +222,7 @@ def _write_json(value: Any, pieces: list[str], owner: Owner, style: _Style, dept
     if isinstance(value, str):
         pieces += _json_string(value, ascii_only)
         return
-    if isinstance(value, TrackedList) or (isinstance(value, TrackedDict) and value.message is None):
+    if isinstance(value, TrackedList) or (isinstance(value, TrackedDict) and value.segments is None):
         pieces.append(owned(_dump(value, style, depth), value.owner))
         return
     if not isinstance(value, (Mapping, list, tuple)):

@@ -22,7 +22,7 @@ def report_of(
     lint: Sequence[LintFinding],
 ) -> Report:
     """Put together what was decided and what came of it. `placements`: those of the plan, and the tools."""
-    starts, sizes = _extents(len(placements), tokenised)
+    starts, sizes = _extents(placements, tokenised)
     segments = tuple(
         SegmentReport(
             placed.item.key,
@@ -64,7 +64,7 @@ def lint_placements(
     placements: Sequence[Placement], tokenised: Tokenised, linter: Linter
 ) -> list[LintFinding]:
     """Volatile bytes in what the host wrote into root and trunk."""
-    starts, _ = _extents(len(placements), tokenised)
+    starts, _ = _extents(placements, tokenised)
     total = int(tokenised.token_ids.size)
     checked = [i for i, p in enumerate(placements) if p.zone is not Zone.LEAF and p.item.part in _HOST_PARTS]
     found = linter.check([placements[i].item.text for i in checked])
@@ -75,12 +75,14 @@ def lint_placements(
     ]
 
 
-def _extents(count: int, tokenised: Tokenised) -> tuple[list[int], list[int]]:
+def _extents(placements: Sequence[Placement], tokenised: Tokenised) -> tuple[list[int], list[int]]:
     """First token and size of each segment; a segment that is not rendered starts where the prompt ends."""
-    starts = [int(tokenised.token_ids.size)] * count
-    sizes = [0] * count
+    index = {placed.item.key: i for i, placed in enumerate(placements)}
+    starts = [int(tokenised.token_ids.size)] * len(placements)
+    sizes = [0] * len(placements)
     for boundary in tokenised.boundaries:
-        if boundary.segment is not None and boundary.segment < count:
-            starts[boundary.segment] = min(starts[boundary.segment], boundary.start)
-            sizes[boundary.segment] += boundary.end - boundary.start
+        i = index.get(str(boundary.segment))
+        if i is not None:
+            starts[i] = min(starts[i], boundary.start)
+            sizes[i] += boundary.end - boundary.start
     return starts, sizes

@@ -1,19 +1,19 @@
 """A model's chat template, rendered so that each character is known to be the template's or one message's."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from deeproot.runtime.context.jinja_tracking import (
-    MARK,
-    POP,
-    PUSH,
     TemplateError,
     TrackedDict,
+    TrackedList,
+    Tracker,
+    TrackingContext,
     TrackingEnvironment,
     track,
 )
@@ -32,10 +32,10 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of one message's content, all of it from one segment."""
+    """A stretch of one message's content, all of it from one segment, named by anything but None."""
 
     text: str
-    segment: int
+    segment: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class ChatMessage:
         return "".join(part.text for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A stretch of the rendering. `segment`: whose it is; None for the prompt that asks the model to speak.
 
     `literal`: the template's own words, the only ones that may be control tokens. `tracked`: False where the
@@ -60,38 +59,16 @@ class Span:
     """
 
     text: str
-    segment: int | None
+    segment: Hashable
     literal: bool
     tracked: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     text: str
     owner: Owner
-    current: int | None
+    current: TrackedDict | None
     """The message whose turn in a loop it was."""
-
-
-class _Tracker:
-    """Which message the template is at, while it runs."""
-
-    def __init__(self) -> None:
-        self.current: int | None = None
-        self._stack: list[int | None] = []
-
-    def mark(self, item: Any) -> str:
-        if isinstance(item, TrackedDict) and item.message is not None:
-            self.current = item.message
-        return ""
-
-    def push(self) -> str:
-        self._stack.append(self.current)
-        return ""
-
-    def pop(self) -> str:
-        self.current = self._stack.pop()
-        return ""
 
 
 class ChatTemplate:
@@ -136,27 +113,54 @@ class ChatTemplate:
         messages: Sequence[ChatMessage],
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        tools_segment: int | None = None,
+        tools_segment: Hashable = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> list[Span]:
         """The rendering as spans whose texts add up to it. Raises `TemplateError` if the template refuses."""
-        tracker = _Tracker()
-        tools_owner = Owner("content", None, tools_segment)
-        chat = [_tracked_message(message, i, self._parse_arguments) for i, message in enumerate(messages)]
+        return self.render_prepared(
+            [self.prepare(message) for message in messages],
+            tools=prepare_tools(tools, tools_segment),
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+        )
+
+    def prepare(self, message: ChatMessage) -> TrackedDict:
+        """A message as the template sees it; may be kept and rendered again."""
+        segments = tuple(part.segment for part in message.parts)
+        fields = Owner("content", segments[-1])
+        made = TrackedDict()
+        made.owner = fields
+        made.segments = segments
+        # The role is one of a few known words, which templates put into their control tokens.
+        made["role"] = owned(message.role, LITERAL if message.role in ROLES else fields)
+        made["content"] = concat(owned(part.text, Owner("content", part.segment)) for part in message.parts)
+        for key, value in message.fields.items():
+            parse = key == "tool_calls" and self._parse_arguments
+            made[key] = track(_parsed_arguments(value) if parse else value, fields)
+        return made
+
+    def render_prepared(
+        self,
+        messages: Sequence[TrackedDict],
+        *,
+        tools: TrackedList | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[Span]:
+        """See `render`."""
         context = self._template.new_context(
             {
                 **self._special,
                 **track(dict(variables or {}), Owner("content")),
-                "messages": chat,
-                "tools": track(list(tools), tools_owner) if tools else None,
+                "messages": list(messages),
+                "tools": tools,
                 "documents": None,
                 "add_generation_prompt": add_generation_prompt,
-                MARK: tracker.mark,
-                PUSH: tracker.push,
-                POP: tracker.pop,
             }
         )
+        assert isinstance(context, TrackingContext)
+        tracker = context.tracker = Tracker()
         pieces: list[_Piece] = []
         try:
             for text in self._template.root_render_func(context):
@@ -167,23 +171,14 @@ class ChatTemplate:
             raise TemplateError(
                 f"the chat template failed on this conversation ({type(error).__name__}: {error})"
             ) from error
-        return _attribute(pieces, messages)
+        return _attribute(pieces)
 
 
-def _tracked_message(message: ChatMessage, index: int, parse_arguments: bool) -> TrackedDict:
-    fields = Owner("content", index)
-    made = TrackedDict()
-    made.owner = fields
-    made.message = index
-    # The role is one of a few known words, which templates put into their control tokens.
-    role_owner = LITERAL if message.role in ROLES else fields
-    made["role"] = owned(message.role, role_owner)
-    pieces = [owned(part.text, Owner("content", index, part.segment)) for part in message.parts]
-    made["content"] = concat(pieces)
-    for key, value in message.fields.items():
-        made[key] = track(
-            _parsed_arguments(value) if key == "tool_calls" and parse_arguments else value, fields
-        )
+def prepare_tools(tools: Sequence[Mapping[str, Any]], segment: Hashable) -> TrackedList | None:
+    """Tool schemas as templates see them, all of one segment; None if there are none."""
+    if not tools:
+        return None
+    made: TrackedList = track(list(tools), Owner("content", segment))
     return made
 
 
@@ -205,77 +200,68 @@ def _parsed_arguments(calls: Any) -> Any:
     return parsed
 
 
-def _collect(text: str, current: int | None, pieces: list[_Piece]) -> None:
+def _collect(text: str, current: TrackedDict | None, pieces: list[_Piece]) -> None:
+    runs = runs_of(text)
+    if len(runs) == 1:
+        pieces.append(_Piece(text, runs[0][1], current))
+        return
     at = 0
-    for length, owner in runs_of(text):
+    for length, owner in runs:
         pieces.append(_Piece(str.__getitem__(text, slice(at, at + length)), owner, current))
         at += length
 
 
-def _attribute(pieces: list[_Piece], messages: Sequence[ChatMessage]) -> list[Span]:
+def _attribute(pieces: list[_Piece]) -> list[Span]:
     """Give each piece its segment. The template's words go to the content that follows them in the same message.
 
     Behind a message's last content they go to that. Words outside every loop and with no content around them ask
     the model to speak, if they are the last, or else open the first message.
     """
-    segments: list[int | None] = [_own_segment(piece, messages) for piece in pieces]
-    spans: list[Span] = []
+    segments: list[Hashable] = [piece.owner.segment for piece in pieces]
     start = 0
     while start < len(pieces):
+        current = pieces[start].current
         stop = start
-        while stop < len(pieces) and pieces[stop].current == pieces[start].current:
+        while stop < len(pieces) and pieces[stop].current is current:
             stop += 1
-        _fill(segments, start, stop, pieces[start].current, messages, last=stop == len(pieces))
+        _fill(segments, start, stop, current)
         start = stop
-    following: int | None = None
-    for i in range(len(pieces) - 1, -1, -1):
-        is_prompt = segments[i] is None and following is None
-        if not is_prompt:
-            segments[i] = following if segments[i] is None else segments[i]
-            following = segments[i]
-    for piece, segment in zip(pieces, segments, strict=True):
-        literal = piece.owner.kind == "literal"
-        tracked = piece.owner.kind != "unknown" or piece.text.isdigit()
-        previous = spans[-1] if spans else None
-        if previous and (previous.segment, previous.literal, previous.tracked) == (segment, literal, tracked):
-            spans[-1] = Span(previous.text + piece.text, segment, literal, tracked)
-        else:
-            spans.append(Span(piece.text, segment, literal, tracked))
-    return spans
+    _fill_backwards(segments, 0, len(pieces))
+    return _spans(pieces, segments)
 
 
-def _own_segment(piece: _Piece, messages: Sequence[ChatMessage]) -> int | None:
-    if piece.owner.kind != "content":
-        return None
-    if piece.owner.part is not None:
-        return piece.owner.part
-    if piece.owner.message is not None:
-        parts = messages[piece.owner.message].parts
-        return parts[-1].segment if parts else None
-    return None
-
-
-def _fill(
-    segments: list[int | None],
-    start: int,
-    stop: int,
-    current: int | None,
-    messages: Sequence[ChatMessage],
-    *,
-    last: bool,
-) -> None:
+def _fill(segments: list[Hashable], start: int, stop: int, current: TrackedDict | None) -> None:
     """Within one turn of the loop over messages: words go to the content that follows, else to that before."""
-    known = [segments[i] for i in range(start, stop) if segments[i] is not None]
+    known = [segment for segment in segments[start:stop] if segment is not None]
     if not known:
-        parts = messages[current].parts if current is not None else ()
-        if parts:
-            segments[start:stop] = [parts[0].segment] * (stop - start)
+        if current is not None and current.segments:
+            segments[start:stop] = [current.segments[0]] * (stop - start)
         return
-    following: int | None = None
+    _fill_backwards(segments, start, stop)
+    for i in range(start, stop):
+        if segments[i] is None:
+            segments[i] = known[-1]
+
+
+def _fill_backwards(segments: list[Hashable], start: int, stop: int) -> None:
+    """What has no segment gets that of what follows it; the end stays as it is."""
+    following: Hashable = None
     for i in range(stop - 1, start - 1, -1):
         if segments[i] is None:
             segments[i] = following
         following = segments[i]
-    for i in range(start, stop):
-        if segments[i] is None:
-            segments[i] = known[-1]
+
+
+def _spans(pieces: list[_Piece], segments: list[Hashable]) -> list[Span]:
+    """Pieces with neighbours of one kind put together."""
+    spans: list[Span] = []
+    for piece, segment in zip(pieces, segments, strict=True):
+        kind = piece.owner.kind
+        literal = kind == "literal"
+        tracked = kind != "unknown" or piece.text.isdigit()
+        previous = spans[-1] if spans else None
+        if previous and previous[1:] == (segment, literal, tracked):
+            spans[-1] = Span(previous.text + piece.text, segment, literal, tracked)
+        else:
+            spans.append(Span(piece.text, segment, literal, tracked))
+    return spans

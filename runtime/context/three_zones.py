@@ -194,7 +194,7 @@ class _Fold:
                 total -= group.tokens
                 self._archived.append(group)
                 self._archived_tokens += group.tokens
-                self._archived_from = min(self._archived_from, group.items[0].seq)
+                self._archived_from = min(self._archived_from, group.first_seq)
                 self._archived_to = max(self._archived_to, group.last_seq)
             else:
                 kept.append(group)

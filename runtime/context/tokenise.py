@@ -2,8 +2,9 @@
 
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from blake3 import blake3
@@ -18,11 +19,10 @@ SEPARATORS = ("\n\n", "\n", "\n\n---\n\n", " \n\n", "\n\n## \n\n", "\x1e")
 _WINDOW = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(NamedTuple):
     """Tokens `start` to `end` are one segment's. `segment` None: the prompt that asks the model to speak."""
 
-    segment: int | None
+    segment: Hashable
     start: int
     end: int
 
@@ -110,7 +110,7 @@ class SegmentTokenizer:
                 return separator
         return SEPARATORS[0]
 
-    def join(self, spans: Sequence[Span], model_written: Collection[int] = ()) -> Tokenised:
+    def join(self, spans: Sequence[Span], model_written: Collection[Hashable] = ()) -> Tokenised:
         """The ids of a rendering, piece by piece. `model_written`: segments that are the model's own words.
 
         Every id lies inside its own segment, whatever stands in the others; where the ids of the whole text would
@@ -146,9 +146,9 @@ class SegmentTokenizer:
         return blake3(text.encode("utf-8", "surrogatepass")).digest(16) + (b"\1" if flag else b"\0")
 
 
-def _merged(spans: Sequence[Span]) -> list[tuple[str, int | None, bool]]:
+def _merged(spans: Sequence[Span]) -> list[tuple[str, Hashable, bool]]:
     """Spans with neighbours of one kind and segment put together, and no control token cut between two segments."""
-    merged: list[tuple[str, int | None, bool]] = []
+    merged: list[tuple[str, Hashable, bool]] = []
     for span in spans:
         if merged and merged[-1][1] == span.segment and merged[-1][2] == span.literal:
             merged[-1] = (merged[-1][0] + span.text, span.segment, span.literal)
@@ -160,10 +160,10 @@ def _merged(spans: Sequence[Span]) -> list[tuple[str, int | None, bool]]:
 class _Joiner:
     """Collects pieces left to right; a run is the text between two control tokens."""
 
-    def __init__(self, source: SegmentTokenizer, model_written: frozenset[int]) -> None:
+    def __init__(self, source: SegmentTokenizer, model_written: frozenset[Hashable]) -> None:
         self._source = source
         self._model_written = model_written
-        self._run: list[tuple[str, int | None]] = []
+        self._run: list[tuple[str, Hashable]] = []
         self._arrays: list[TokenIds] = []
         self._boundaries: list[Boundary] = []
         self._length = 0
@@ -172,7 +172,7 @@ class _Joiner:
         self._unverified: list[Joint] = []
         self._unclean: dict[str, None] = {}
 
-    def add_text(self, text: str, segment: int | None) -> None:
+    def add_text(self, text: str, segment: Hashable) -> None:
         if self._swallow_next:
             text = text.lstrip()
             if not text:
@@ -183,7 +183,7 @@ class _Joiner:
         else:
             self._run.append((text, segment))
 
-    def add_control(self, control: str, segment: int | None) -> None:
+    def add_control(self, control: str, segment: Hashable) -> None:
         effects = self._source.side_effects(control)
         if effects is None:
             self._unclean[control] = None
@@ -211,7 +211,7 @@ class _Joiner:
             self._emit(self._source.encode(text, model_written=segment in self._model_written), segment)
         self._run = []
 
-    def _check_joint(self, run: list[tuple[str, int | None]], at: int) -> None:
+    def _check_joint(self, run: list[tuple[str, Hashable]], at: int) -> None:
         left, right = run[at - 1][0], run[at][0]
         # A short piece cannot vouch for its neighbours: what merges over it is seen only with more text around.
         before, after = at - 2, at + 1
@@ -224,7 +224,7 @@ class _Joiner:
         else:
             self._unverified.append(Joint(self._length, left[-12:], right[:12]))
 
-    def _emit(self, ids: TokenIds, segment: int | None) -> None:
+    def _emit(self, ids: TokenIds, segment: Hashable) -> None:
         if not ids.size:
             return
         self._arrays.append(ids)

@@ -1,6 +1,6 @@
 """A string that knows, character by character, where it came from, through everything that a template does to it."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex
 
@@ -11,13 +11,11 @@ Kind = Literal["literal", "content", "unknown"]
 class Owner:
     """Where characters come from. Owners are told apart by identity.
 
-    literal: the template's own words. content: a message's field, `message` being its index and `part` the index
-    of the part of its content (None for other fields). unknown: track was lost.
+    literal: the template's own words. content: of a message, from segment `segment`. unknown: track was lost.
     """
 
     kind: Kind
-    message: int | None = None
-    part: int | None = None
+    segment: Hashable = None
 
 
 LITERAL = Owner("literal")

@@ -1,6 +1,6 @@
 """From the log to what one model call sees."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,14 @@ from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.host_items import host_item
 from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
-from deeproot.runtime.context.jinja_tracking import TemplateError
+from deeproot.runtime.context.jinja_tracking import TemplateError, TrackedDict, TrackedList
 from deeproot.runtime.context.linter import Linter
 from deeproot.runtime.context.messages import chat_messages, openai_messages
 from deeproot.runtime.context.report import Report
 from deeproot.runtime.context.reporting import lint_placements, report_of
 from deeproot.runtime.context.segments import Segment, Zone
 from deeproot.runtime.context.staging import StageFilter, Stager
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span
+from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span, prepare_tools
 from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
 from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
 
@@ -91,6 +91,9 @@ class WorkingSet:
         self._linter = Linter()
         self._overhead = self._measure_overhead()
         self._fixed: tuple[str, int] | None = None
+        self._prepared: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
+        """Messages of the last call as the template sees them; most come again."""
+        self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], TrackedList | None] | None = None
         self._log: EventLog | None = None
         self._stager = self._new_stager()
         self._items: list[Item] = []
@@ -109,7 +112,7 @@ class WorkingSet:
         plan = self._with_warning(self.policy.plan(items, context), context)
         messages = chat_messages(plan.placements, self._tokens.separator)
         spans, untracked = self._render(messages, plan)
-        model_written = {i for i, placed in enumerate(plan.placements) if placed.item.part == "assistant"}
+        model_written = {placed.item.key for placed in plan.placements if placed.item.part == "assistant"}
         tokenised = self._tokens.join(spans, model_written)
         if plan.budget_tokens is not None and tokenised.token_ids.size > plan.budget_tokens:
             raise BudgetError(
@@ -159,8 +162,18 @@ class WorkingSet:
         return spans, [span.text[:40] for span in lost]
 
     def _render_once(self, messages: Sequence[ChatMessage], plan: Plan) -> list[Span]:
-        return self._template.render(
-            messages, tools=plan.tools, tools_segment=len(plan.placements), variables=self._variables
+        key = plan.tools_item.key if plan.tools_item is not None else None
+        if self._tools is None or self._tools[:2] != (key, plan.tools):
+            self._tools = (key, plan.tools, prepare_tools(plan.tools, key))
+        kept: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
+        for message in messages:
+            first = message.parts[0].segment
+            known = self._prepared.get(first)
+            same = known is not None and known[0] == message
+            kept[first] = known if known is not None and same else (message, self._template.prepare(message))
+        self._prepared = kept
+        return self._template.render_prepared(
+            [prepared for _, prepared in kept.values()], tools=self._tools[2], variables=self._variables
         )
 
     def _escaped(self, message: ChatMessage) -> ChatMessage:
@@ -174,16 +187,17 @@ class WorkingSet:
         placements = list(plan.placements)
         if plan.tools_item is not None:
             placements.append(Placement(plan.tools_item, Zone.ROOT, "tool schemas, sorted and frozen"))
-        ids: list[list[TokenIds]] = [[] for _ in placements]
+        places = {placed.item.key: placed for placed in placements}
+        ids: dict[str, list[TokenIds]] = {key: [] for key in places}
         boundaries = []
         for boundary in tokenised.boundaries:
-            if boundary.segment is None or boundary.segment >= len(placements):
+            key = str(boundary.segment)
+            if key not in places:
                 boundaries.append(SegmentBoundary(GENERATION_PROMPT, Zone.LEAF, boundary.start, boundary.end))
                 continue
-            placed = placements[boundary.segment]
-            boundaries.append(SegmentBoundary(placed.item.key, placed.zone, boundary.start, boundary.end))
-            ids[boundary.segment].append(tokenised.token_ids[boundary.start : boundary.end])
-        segments = tuple(_segment(placed, runs) for placed, runs in zip(placements, ids, strict=True))
+            boundaries.append(SegmentBoundary(key, places[key].zone, boundary.start, boundary.end))
+            ids[key].append(tokenised.token_ids[boundary.start : boundary.end])
+        segments = tuple(_segment(placed, ids[placed.item.key]) for placed in placements)
         report = report_of(
             policy=self.policy.name,
             plan=plan,

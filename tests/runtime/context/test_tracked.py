@@ -25,7 +25,7 @@ def owners_of(text: str) -> list[int | None]:
     flat: list[int | None] = []
     for length, owner in text.runs:
         assert length > 0
-        flat += [owner.message if owner.kind == "content" else None] * length
+        flat += [owner.segment if owner.kind == "content" else None] * length
     assert len(flat) == len(text)
     assert all(a[1] is not b[1] for a, b in zip(text.runs, text.runs[1:], strict=False))
     return flat
