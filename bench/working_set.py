@@ -27,8 +27,8 @@ from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import WorkingSet
 
 EVENTS = 500
-BUDGET = 36_000
-"""With this log the newest batch leaves about 24,000 tokens."""
+BUDGET = 44_000
+"""With this log the newest batch leaves about 25,000 tokens of a small model's tokenizer."""
 CHATML = (
     "{%- if tools %}{{- '<|im_start|>system\\n' + messages[0].content + '\\n\\n# Tools\\n' }}"
     "{%- for tool in tools %}{{- tool | tojson + '\\n' }}{%- endfor %}{{- '<|im_end|>\\n' }}"

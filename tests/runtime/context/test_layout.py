@@ -16,6 +16,7 @@ from deeproot.runtime.context.anti_patterns import (
     TimestampAtZero,
 )
 from deeproot.runtime.context.budget import Budget, BudgetError
+from deeproot.runtime.context.compare import prefix_break
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.items import LayoutPolicy
@@ -370,6 +371,32 @@ def test_anti_patterns_break_the_prefix_where_they_say(assemble: Assemble, log: 
         rates["append_only"] > rates["history_as_text(append_only)"]
         or rates["history_as_text(append_only)"] > 0.5
     )
+
+
+@pytest.mark.parametrize(
+    ("policy", "key", "cause"),
+    [
+        (TimestampAtZero(AppendOnly()), "timestamp", "timestamp"),
+        (ChangingProfile(AppendOnly()), "profile", "counter"),
+        (ShuffledTools(AppendOnly()), "e3", "tool order"),
+    ],
+)
+def test_what_broke_the_prefix_is_named_and_priced(
+    policy: LayoutPolicy, key: str, cause: str, assemble: Assemble, log: EventLog
+) -> None:
+    start(log)
+    turn(log, 0)
+    before = assemble(policy, log)
+    turn(log, 1)
+    after = assemble(policy, log)
+    found = prefix_break(before, after)
+    assert found is not None
+    assert (found.key, found.zone, found.cause) == (key, Zone.ROOT, cause)
+    shared = common_prefix(before.token_ids, after.token_ids)
+    assert (found.token, found.cost_tokens) == (shared, before.token_ids.size - shared)
+    good = AppendOnly()
+    assert prefix_break(assemble(good, log, upto=6), assemble(good, log)) is None
+    assert prefix_break(after, after) is None
 
 
 def test_policies_are_repeatable(assemble: Assemble, log: EventLog) -> None:

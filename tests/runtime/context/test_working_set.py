@@ -5,12 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from deeproot.runtime.context import record
 from deeproot.runtime.context.budget import BudgetError
@@ -142,8 +144,24 @@ def test_ids_are_those_of_the_templates_text(
     template = make_template(name)
     made = WorkingSet(policy=AppendOnly(), tokenizer=tok, template=template)
     context = made.assemble(short_log("foo()\n1234", tools=name in WITH_TOOLS))
-    text = bpe.decode(context.token_ids.tolist(), skip_special_tokens=False)
+    # The text that any other server makes of the messages, and its ids.
+    messages: list[dict[str, Any]] = json.loads(json.dumps(context.messages))
+    for call in [
+        call
+        for message in messages
+        for call in message.get("tool_calls", ())
+        if name != "deepseek-r1-distill"
+    ]:
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    (text,), _ = render_jinja_template(
+        [messages],
+        chat_template=template.source,
+        add_generation_prompt=True,
+        bos_token="<s>",
+        eos_token="</s>",
+    )
     whole = bpe.encode(text, add_special_tokens=False).ids
+    assert bpe.decode(context.token_ids.tolist(), skip_special_tokens=False) == text
     assert (context.token_ids.tolist() == whole) == (not context.report.unverified_joints)
     assert "Never edit vendor/." in text
     assert context.report.not_rendered == ()
