@@ -58,6 +58,7 @@ _FRAME_RE = [
     re.compile(_PATH + r"(?<=\.go):(?P<line>\d+)(?: \+0x[0-9a-f]+)?\s*$"),
     re.compile(r"(?:-->|:::) " + _PATH + r":(?P<line>\d+):(?P<col>\d+)\s*$"),
     re.compile(r".*panicked at " + _PATH + r":(?P<line>\d+):(?P<col>\d+):?\s*$"),
+    re.compile(r"(?P<path>\S*(?:CMakeLists\.txt|\.cmake)):(?P<line>\d+) \((?P<name>\w+)\)$"),
     re.compile(_PATH + r":(?P<line>\d+):(?P<col>\d+):\s+(?:required from|note: in expansion of macro) .*$"),
 ]
 _LIBRARY = re.compile(
@@ -71,7 +72,7 @@ _TEST_RE = [
         r"(?:FAIL|ERROR|UNEXPECTED SUCCESS): (?P<name>\w+) \((?P<test>[\w.]+)\)(?: (?P<sub>[\[(].*))?\s*$"
     ),
     re.compile(r"--- FAIL: (?P<test>\S+) \(\d"),
-    re.compile(r"test (?P<test>\S+)(?: - should panic)? \.\.\. FAILED\s*$"),
+    re.compile(r"test (?P<test>.+?)(?: - should panic)? \.\.\. FAILED\s*$"),
     re.compile(r"\[ERROR\] (?P<test>[\w.$]+(?:\([^)]*\))?) -- .*<<< (?:FAILURE|ERROR)!\s*$"),
     re.compile(r"● (?P<test>.+?)\s*$"),
     re.compile(r"FAIL\s+(?P<test>\S+\.[cm]?[jt]sx?(?: > .+?)?)(?: \[.*\])?\s*$"),
@@ -103,7 +104,7 @@ _KEYS = (
     "Failure: ", "ERROR", "FAIL", "UNEXPECTED SUCCESS", "CMake Warning", "CMake Error", "*** ", "panic", "ssertion ",
     'File "', "  at ", "\tat ", "❯ ", "--> ", "::: ", "E   ", "not ok ", "✖ ", "● ", ".go:", ".py:", "Expected: ",
     "Received: ", "left: ", "right: ", "undefined reference", "required from", "in expansion of", "index out of bounds",
-    "called `",
+    "called `", "CMakeLists.txt:", ".cmake:",
 )  # fmt: skip
 _PASSED = re.compile(r"(?:PASSED|XFAIL)\b|\bok$|: Passed|\.\.\. ok")
 

@@ -1,5 +1,6 @@
 """What an extractor gives: one record a diagnostic, and the lines that say how it all ended."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,9 +97,11 @@ def render(d: Diagnostic) -> str:
     out += [f"  {line}" for line in more]
     if d.expression:
         out.append(f"  > {d.expression}")
-    for frame in frames:
+    for frame, same in itertools.groupby(frames):
         where = _place(frame.file, frame.line, frame.column)
-        out.append(f"  at {where}{f' in {frame.function}' if frame.function else ''}")
+        times = len(list(same))
+        function = f" in {frame.function}" if frame.function else ""
+        out.append(f"  at {where}{function}{f' ({times} times)' if times > 1 else ''}")
     out += [f"  {name} = {value}" for name, value in d.locals]
     out += [f"  {line}" for line in d.detail[:_MAX_DETAIL]]
     if len(d.detail) > _MAX_DETAIL:

@@ -1,9 +1,10 @@
 """make, cmake, ninja and ctest."""
 
+import itertools
 import re
 from collections.abc import Sequence
 
-from deeproot.runtime.context.extract.base import Diagnostic, Parsed, strip_blank
+from deeproot.runtime.context.extract.base import Diagnostic, Frame, Parsed, strip_blank
 
 _MAKE = re.compile(
     r"(\w*make(?:\[\d+\])?): \*\*\* \[(?:([^:\]]+):(\d+): )?([^\]]+)\] (Error \d+|[A-Z][\w ]+?)(?: \(ignored\))?$"
@@ -12,7 +13,9 @@ _MAKE_STOP = re.compile(r"(\w*make(?:\[\d+\])?): \*\*\* (.*?)(?:\s+Stop\.)?$")
 _MAKE_PLACE = re.compile(r"([^:\s]+):(\d+): \*\*\* (.*?)(?:\s+Stop\.)?$")
 _RULE = re.compile(r"No rule to make target [`'‘](.+?)['’]")
 _NINJA = re.compile(r"FAILED: (?:\[code=\d+\] )?(\S.*?)\s*$")
-_NINJA_STOP = re.compile(r"ninja: (?:build stopped|error): ")
+_NINJA_STOP = re.compile(r"ninja: build stopped: ")
+_NINJA_ERROR = re.compile(r"ninja: (?:error|fatal): (?:(\S+?):(\d+): )?((?:'(.+?)', needed by )?.*)$")
+_CMAKE_CALLER = re.compile(r"\s+(\S+):(\d+) \((\w+)\)$")
 _CMAKE = re.compile(
     r"CMake (Error|Warning|Deprecation Warning)(?: \(dev\))?(?: at (.+?):(\d+) \((\w+)\))?:\s*(.*)$"
 )
@@ -29,7 +32,8 @@ class BuildExtractor:
     def suits(self, text: str) -> bool:
         """A build tool's failing word."""
         return any(
-            word in text for word in ("*** ", "FAILED: ", "CMake Error", "CMake Warning", "tests passed, ")
+            word in text
+            for word in ("*** ", "FAILED: ", "CMake Error", "CMake Warning", "tests passed, ", "ninja: ")
         )
 
     def parse(self, lines: Sequence[str]) -> Parsed:
@@ -46,6 +50,9 @@ class BuildExtractor:
                 found.append(_stopped(match, i + 1))
             elif match := _NINJA.match(line):
                 found.append(Diagnostic("ninja", "FAILED: " + match[1], target=match[1], at=i + 1))
+            elif match := _NINJA_ERROR.match(line):
+                number = int(match[2]) if match[2] else None
+                found.append(Diagnostic("ninja", match[3], "error", match[4], match[1], number, at=i + 1))
             elif match := _CMAKE.match(line):
                 found.append(_cmake(match, lines, i))
             elif match := _CTEST.match(line):
@@ -72,9 +79,13 @@ def _cmake(match: re.Match[str], lines: Sequence[str], i: int) -> Diagnostic:
         k += 1
     body = [line.strip() for line in strip_blank(lines[i + 1 : k]) if line.strip()]
     message = "\n".join(([match[5]] if match[5] else []) + body)
+    frames: list[Frame] = []
+    if k < len(lines) and lines[k].startswith("Call Stack"):
+        calls = itertools.takewhile(lambda m: m is not None, map(_CMAKE_CALLER.match, lines[k + 1 :]))
+        frames = [Frame(m[1], int(m[2]), None, m[3]) for m in calls if m]
     severity = "error" if match[1] == "Error" else "warning"
     line = int(match[3]) if match[3] else None
-    return Diagnostic("cmake", message, severity, match[4], match[2], line, at=i + 1)
+    return Diagnostic("cmake", message, severity, match[4], match[2], line, frames=tuple(frames), at=i + 1)
 
 
 def _ctest(match: re.Match[str], lines: Sequence[str], i: int) -> Diagnostic:

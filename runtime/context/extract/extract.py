@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deeproot.runtime.context.extract.base import Diagnostic, Extractor, Parsed, render
+from deeproot.runtime.context.extract.base import Diagnostic, Extractor, Parsed, render, strip_blank
 from deeproot.runtime.context.extract.build import BuildExtractor
 from deeproot.runtime.context.extract.gcc import GccExtractor
 from deeproot.runtime.context.extract.golang import GoExtractor
-from deeproot.runtime.context.extract.java import JavaExtractor
+from deeproot.runtime.context.extract.java import JavaExtractor, JvmExtractor
 from deeproot.runtime.context.extract.jstests import (
     JestExtractor,
     NodeExtractor,
@@ -33,8 +33,8 @@ _FAILURE = re.compile(
 )
 
 # An error that ended a program: what the program printed before it is the observation, not noise around it.
-_PROGRAMS = {"python", "javascript"}
-_RUNNERS = {"pytest", "unittest", "jest", "vitest", "node"}
+_PROGRAMS = {"python", "javascript", "jvm"}
+_RUNNERS = {"pytest", "unittest", "jest", "vitest", "node", "java"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def default_extractors() -> tuple[Extractor, ...]:
     return (
         PytestExtractor(), UnittestExtractor(), JestExtractor(), VitestExtractor(), NodeExtractor(), GoExtractor(),
         RustExtractor(), JavaExtractor(), TscExtractor(), EslintExtractor(), MypyExtractor(), RuffExtractor(),
-        GccExtractor(), BuildExtractor(), TracebackExtractor(), ThrownExtractor(),
+        GccExtractor(), BuildExtractor(), TracebackExtractor(), ThrownExtractor(), JvmExtractor(),
     )  # fmt: skip
 
 
@@ -115,8 +115,8 @@ def _assemble(view: str, lines: Sequence[str], parsed: Parsed, tools: tuple[str,
     if back:
         body += ["also:", *back]
     kept = "\n".join([*body, *parsed.summary])
-    omitted = max(len(lines) - kept.count("\n") - 1, 0)
-    kept += f"\n[{omitted} lines omitted]" if omitted else ""
+    omitted = max(len(strip_blank(lines)) - kept.count("\n") - 1, 0)
+    kept += f"\n{_omitted(omitted)}" if omitted else ""
     whole = "\n".join(lines)
     if len(kept) >= len(whole) or lost(view, kept):
         return Extraction(whole, parsed.diagnostics, tools, 0, 0)
@@ -138,12 +138,16 @@ def _fallback(
     for i, line in enumerate(lines):
         if i in keep:
             if gap:
-                out.append(f"[{gap} lines omitted]")
+                out.append(_omitted(gap))
                 gap = 0
             out.append(line)
         else:
             gap += 1
     return Extraction("\n".join(out), parsed.diagnostics, (*tools, "fallback"), len(lines) - len(keep), 0)
+
+
+def _omitted(lines: int) -> str:
+    return f"[{lines} line{'s' * (lines > 1)} omitted]"
 
 
 def _frame_around(lines: Sequence[str], i: int) -> range:

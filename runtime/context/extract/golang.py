@@ -39,10 +39,12 @@ class GoExtractor:
             if match := _PACKAGE.match(line):
                 package = match[1]
             elif match := _DIAGNOSTIC.match(line):
-                column = int(match[3]) if match[3] else None
-                found.append(
-                    Diagnostic("go", match[4], "error", package, match[1], int(match[2]), column, at=i)
-                )
+                start = i
+                while i < len(lines) and lines[i].startswith("\t"):
+                    i += 1
+                place = (match[1], int(match[2]), int(match[3]) if match[3] else None)
+                more = tuple(text.strip() for text in lines[start:i])
+                found.append(Diagnostic("go", match[4], "error", package, *place, detail=more, at=start))
             elif match := _RUN.match(line):
                 current = match[1]
             elif match := _FAIL.match(line):
@@ -80,7 +82,7 @@ class GoExtractor:
         frames: list[Frame] = []
         while i < len(lines) and not re.match(r"FAIL\b|exit status|=== ", lines[i]):
             if (match := _FRAME_AT.match(lines[i])) and not LIBRARY.search(match[1]):
-                function = re.sub(r"\(.*\)$", "", lines[i - 1])
+                function = re.sub(r"\([^()]*\)$", "", lines[i - 1])
                 frames.append(Frame(match[1], int(match[2]), None, function))
             i += 1
         file, line = (frames[0].file, frames[0].line) if frames else (None, None)

@@ -1,5 +1,6 @@
 """javac and Maven, with Surefire's test results."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ _CAUSE = re.compile(r"Caused by: (.*)$")
 _GOAL = re.compile(r"\[ERROR\] (Failed to execute goal (\S+).*)$")
 _COUNTS = re.compile(r"\[(?:ERROR|WARNING|INFO)\] (Tests run: .*Failures: .*)$")
 _END = re.compile(r"\[INFO\] (BUILD \w+)|(\d+ (?:errors?|warnings?))$")
+_THROWN = re.compile(r"(?:Exception in thread \"(.+?)\" )?((?:[a-z_]\w*\.)+[A-Z]\w*(?:Exception|Error)\b.*)$")
 _NATIVE = re.compile(r"((?:[\w$]+\.)*[\w$]*(?:Exception|Error|Throwable)\b[\w$]*)(?:: (.*))?$")
 
 
@@ -66,7 +68,11 @@ class JavaExtractor:
 
 
 def _javac_end(lines: Sequence[str], start: int) -> int:
-    i = start
+    """After the source line, its caret, and the indented lines on symbols and types."""
+    caret = next(
+        (k for k in range(start, min(start + 3, len(lines))) if re.match(r"\s*\^\s*$", lines[k])), None
+    )
+    i = start if caret is None else caret + 1
     while i < len(lines) and lines[i].startswith(" "):
         i += 1
     return i
@@ -132,3 +138,30 @@ def read_trace(body: Sequence[str], tool: str, target: str, at: int) -> Diagnost
         detail=tuple(detail),
         at=at,
     )
+
+
+class JvmExtractor:
+    """Exceptions that ended a Java program or that one printed."""
+
+    name = "jvm"
+
+    def suits(self, text: str) -> bool:
+        """A Java frame."""
+        return "\tat " in text
+
+    def parse(self, lines: Sequence[str]) -> Parsed:
+        """One record an exception, its causes in the detail."""
+        found: list[Diagnostic] = []
+        i = 0
+        while i < len(lines):
+            match = _THROWN.match(lines[i])
+            if match and i + 1 < len(lines) and _ANY_FRAME.match(lines[i + 1]):
+                end = i + 1
+                while end < len(lines) and (_ANY_FRAME.match(lines[end]) or _CAUSE.match(lines[end].strip())):
+                    end += 1
+                d = read_trace([match[2], *lines[i + 1 : end]], self.name, match[1] or "", i + 1)
+                found.append(dataclasses.replace(d, severity="error", target=match[1]))
+                i = end
+                continue
+            i += 1
+        return Parsed(tuple(found))

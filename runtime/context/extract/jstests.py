@@ -9,11 +9,15 @@ from deeproot.runtime.context.extract.base import LIBRARY, Diagnostic, Frame, Pa
 _FRAME = re.compile(
     r"\s*(?:at|❯) (?:(?:async )?([^\s(]+(?: \[as \w+\])?) \(?)?((?:file://)?[^\s()]+?):(\d+):(\d+)\)?$"
 )
+_BARE_PLACE = re.compile(r"\s*((?:file://)?/\S+?\.[cm]?[jt]sx?):(\d+)$")
+_NO_PLACE = re.compile(r"\s*at .*<anonymous>\)?$")
 _CODE_FRAME = re.compile(r"\s*(>?)\s*(\d*) ?\| ?(.*)$")
 _NATIVE = re.compile(r"(?:Uncaught )?([A-Z]\w*Error|Error)(?: \[(\w+)\])?: ")
 _JEST_FILE = re.compile(r"\s*FAIL\s+(\S+)")
 _JEST_TEST = re.compile(r"\s*● (.+?)\s*$")
-_JEST_END = re.compile(r"Test Suites: |Summary of all failing|\s*(?:FAIL|PASS)\s+\S|-{20,}\|")
+_JEST_END = re.compile(
+    r"Test Suites: |Summary of all failing|Snapshot Summary|\s*(?:FAIL|PASS)\s+\S|-{20,}\|"
+)
 _VITEST = re.compile(r"\s*FAIL\s+(\S+\.[cm]?[jt]sx?)(?: > (.+?)| \[ .* \])?\s*$")
 _SUMMARY = re.compile(r"\s*(?:Test Suites:|Tests:?\s|Test Files\s|Snapshots:\s+\d+ failed)")
 
@@ -25,6 +29,7 @@ def read_failure(
     message: list[str] = []
     frames: list[Frame] = []
     expression = None
+    bare: re.Match[str] | None = None
     for line in strip_blank(body):
         if match := _FRAME.match(line):
             if not LIBRARY.search(match[2]):
@@ -34,7 +39,8 @@ def read_failure(
             # jest marks the failing line; vitest puts the excerpt under the frame that it belongs to.
             if match[1] or (len(frames) == 1 and match[2] == str(frames[0].line) and expression is None):
                 expression = match[3].strip()
-        elif not frames:
+        elif not frames and not _NO_PLACE.match(line):
+            bare = _BARE_PLACE.match(line) or bare
             message.append(line.rstrip())
     message = dedent(strip_blank(message))
     native = next((m for m in map(_NATIVE.match, message) if m), None)
@@ -44,8 +50,8 @@ def read_failure(
         "\n".join(line for line in message if line.strip()) or "failed",
         "failed",
         target,
-        first.file if first else file,
-        first.line if first else None,
+        first.file if first else bare[1] if bare else file,
+        first.line if first else int(bare[2]) if bare else None,
         first.column if first else None,
         (native[2] or native[1]) if native else None,
         expression,
@@ -81,7 +87,8 @@ class JestExtractor:
                 )
                 suite = match[1] == "Test suite failed to run"
                 target = file if suite else match[1]
-                d = read_failure(lines[i + 1 : next(stop, len(lines))], self.name, target, i + 1, file)
+                body = _without_advice(lines[i + 1 : next(stop, len(lines))])
+                d = read_failure(body, self.name, target, i + 1, file)
                 found.append(with_detail(d, (f"● {match[1]}" if suite else f"in {file}",)))
             elif _SUMMARY.match(line):
                 summary.append(line.strip())
@@ -91,6 +98,13 @@ class JestExtractor:
 def with_detail(d: Diagnostic, more: tuple[str, ...]) -> Diagnostic:
     """The record with further lines."""
     return dataclasses.replace(d, detail=(*d.detail, *more))
+
+
+def _without_advice(body: Sequence[str]) -> Sequence[str]:
+    """jest explains itself at length when a file does not parse; the details come after that."""
+    start = next((k for k, line in enumerate(body) if "Jest failed to parse a file" in line), None)
+    end = next((k for k, line in enumerate(body) if line.strip() == "Details:"), None)
+    return body if start is None or end is None else [*body[:start], *body[end + 1 :]]
 
 
 class VitestExtractor:

@@ -10,7 +10,7 @@ from deeproot.runtime.context.extract.base import Diagnostic, Parsed
 from deeproot.runtime.context.extract.golang import GoExtractor
 from deeproot.runtime.context.extract.java import read_trace
 from deeproot.runtime.context.extract.jstests import read_failure, with_detail
-from deeproot.runtime.context.extract.pytest_ import read_section
+from deeproot.runtime.context.extract.pytest_section import read_section
 
 _VALUE_START = re.compile(r"(?:^|(?<=\n)|(?<=\]))(?=[{\[])")
 

@@ -3,20 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from deeproot.runtime.context.extract.base import LIBRARY, Diagnostic, Frame, Parsed, dedent
-from deeproot.runtime.context.extract.traceback import diagnostic as of_traceback
-from deeproot.runtime.context.extract.traceback import read_traceback
+from deeproot.runtime.context.extract.base import Diagnostic, Parsed
+from deeproot.runtime.context.extract.pytest_section import PLACE, class_of, read_section
 
 _TITLE = re.compile(r"_{3,} (.+?) _{3,}$")
 _BAR = re.compile(r"=+ (.+?) =+$")
 _ID = r"(\S+?\.py(?:::(?:[^\s\[]|\[.*?\](?=$| ))+)?)"
-_SHORT_SUMMARY = re.compile(rf"(?:FAILED|ERROR) {_ID}(?: - (.*))?$")
-_PROGRESS = re.compile(rf"{_ID} (?:FAILED|ERROR)\b")
-_PLACE = re.compile(r"(\S+\.py):(\d+):(?: in (\S+)| (\S.*))?\s*$")
-_CAPTURED = re.compile(r"-+ (Captured .+?) -+$")
-_LOCAL = re.compile(r"([A-Za-z_]\w*)\s*= (.*)$")
-_ARGUMENT = re.compile(r", (?=[A-Za-z_]\w* = )")
-_EXCEPTION = re.compile(r"((?:[a-z_]\w*\.)*[A-Z]\w*)(?:: |$)")
+_SHORT_SUMMARY = re.compile(rf"(?:SUBFAILED(?P<sub>\S*)|FAILED|ERROR) {_ID}(?: - (.*))?$")
+_PROGRESS = re.compile(rf"{_ID} (?:FAILED|ERROR)\b|\[gw\d+\] \[ *\d+%\] (?:FAILED|ERROR) {_ID}")
 _WARNING = re.compile(r"\s+(\S+\.py):(\d+): (\w*Warning): (.*)$")
 _OUTCOME = re.compile(
     r"=*\s*\d+ (?:failed|passed|errors?|skipped|deselected|warnings?).* in [\d.]+s.*$|!+ .+ !+$"
@@ -48,9 +42,10 @@ class PytestExtractor:
                 if part in ("FAILURES", "ERRORS"):
                     sections.append(("", i + 1, len(lines)))
             if (match := _SHORT_SUMMARY.match(line)) and "summary" in part:
-                ids.setdefault(match[1], (i + 1, match[2] or ""))
+                name = f"{match[2]} {match['sub']}" if match["sub"] else match[2]
+                ids.setdefault(name, (i + 1, match[3] or ""))
             elif match := _PROGRESS.match(line):
-                ids.setdefault(match[1], (i + 1, ""))
+                ids.setdefault(match[1] or match[2], (i + 1, ""))
             elif (match := _WARNING.match(line)) and part == "warnings summary":
                 text = f"{match[3]}: {match[4]}"
                 warnings.append(
@@ -89,10 +84,16 @@ class PytestExtractor:
 
 def _node_id(title: str, body: Sequence[str], left: list[str]) -> str:
     """The node id of the summary that a section's title stands for; the title itself where there is none."""
-    name = re.sub(r"^ERROR (?:at (?:setup|teardown) of|collecting) ", "", title)
-    fits = [n for n in left if n == name or ("::" in n and n.split("::", 1)[1].replace("::", ".") == name)]
+    name = re.sub(r"^(?:ERROR (?:at (?:setup|teardown) of|collecting) |\[doctest\] )", "", title)
+    fits = [n for n in left if name in (n, _title_of(n))]
     text = "\n".join(body)
     return next((n for n in fits if n.split("::")[0] in text), fits[0] if fits else name)
+
+
+def _title_of(node_id: str) -> str:
+    """How a section's title spells a node id: dots between classes, parameters as they are."""
+    path, _, parameters = node_id.partition("[")
+    return path.split("::", 1)[-1].replace("::", ".") + ("[" + parameters if parameters else "")
 
 
 def _line_style(body: Sequence[str], offset: int) -> list[Diagnostic]:
@@ -100,119 +101,14 @@ def _line_style(body: Sequence[str], offset: int) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     pending: list[str] = []
     for i, line in enumerate(body):
-        match = _PLACE.match(line)
+        match = PLACE.match(line)
         if match and match[4]:
-            message = "\n".join(pending) or match[4]
-            found.append(
-                Diagnostic(
-                    "pytest",
-                    message,
-                    "failed",
-                    None,
-                    match[1],
-                    int(match[2]),
-                    code=_class_of(match[4]),
-                    at=offset + i + 1,
-                )
-            )
+            message, place = "\n".join(pending) or match[4], (match[1], int(match[2]))
+            code = class_of(match[4])
+            found.append(Diagnostic("pytest", message, "failed", None, *place, code=code, at=offset + i + 1))
             pending = []
         elif line.startswith("E   "):
             pending = [line[4:]]
         elif pending and line.strip():
             pending.append(line.removeprefix("    "))
     return found
-
-
-def _class_of(text: str) -> str | None:
-    match = _EXCEPTION.match(text)
-    return match[1] if match else ("AssertionError" if text.startswith("assert ") else None)
-
-
-def read_section(body: Sequence[str], target: str, offset: int) -> Diagnostic:
-    """One failing test. `offset`: index of the section's first line in the output."""
-    body, detail = _split_captured(body)
-    for i, line in enumerate(body):
-        if (
-            line.startswith("Traceback (most recent call last)")
-            and (tb := read_traceback(body, i))
-            and tb.exception
-        ):
-            return of_traceback(tb, "pytest", "failed", target, offset + i + 1, detail)
-    frames: list[Frame] = []
-    exprs: list[str | None] = []
-    variables: list[list[tuple[str, str]]] = []
-    message: list[str] = []
-    kind: str | None = None
-    expr: str | None = None
-    values: list[tuple[str, str]] = []
-    for i, line in enumerate(body):
-        if match := _PLACE.match(line):
-            # In the short style the source line follows its place, in the long style it comes before.
-            short = match[3] is not None
-            frames.append(Frame(match[1], int(match[2]), None, match[3] if match[3] != "<module>" else None))
-            after = body[i + 1].strip() if short and i + 1 < len(body) else None
-            exprs.append(after if short else expr)
-            variables.append(values)
-            kind = match[4] or kind
-            expr, values = None, []
-        elif line.startswith("E  "):
-            message.append(line[1:])
-        elif line.startswith(">"):
-            expr = line[1:].strip()
-        elif match := _LOCAL.match(line):
-            # Arguments stand on one line above the source, locals on a line each below it.
-            parts = _ARGUMENT.split(line) if expr is None else [line]
-            values += [(m[1], m[2]) for part in parts if (m := _LOCAL.match(part))]
-        elif (match := _LOCAL.match(line.strip())) and line.startswith("        ") and frames:
-            variables[-1].append((match[1], match[2]))
-    if not message:
-        message = (
-            [line.strip() for line in body if line.startswith("[")]
-            or [b.strip() for b in body if b.strip()][-1:]
-            or ["failed"]
-        )
-    return _assemble(target, frames, exprs, variables, dedent(message), kind, detail, offset)
-
-
-def _assemble(
-    target: str,
-    frames: list[Frame],
-    exprs: list[str | None],
-    variables: list[list[tuple[str, str]]],
-    message: list[str],
-    kind: str | None,
-    detail: list[str],
-    offset: int,
-) -> Diagnostic:
-    own = [k for k, f in enumerate(frames) if not LIBRARY.search(f.file)]
-    k = own[-1] if own else len(frames) - 1
-    code = kind if kind and re.fullmatch(r"[\w.]+", kind) else _class_of(message[0])
-    if code and (match := _EXCEPTION.match(message[0])) and match[1].rsplit(".", 1)[-1] == code:
-        code = match[1]
-    callers = [f for n, f in enumerate(frames) if n < k and n in own][::-1]
-    if frames and frames[k].function:
-        callers.insert(0, frames[k])
-    return Diagnostic(
-        "pytest",
-        "\n".join(message),
-        "failed",
-        target,
-        frames[k].file if frames else None,
-        frames[k].line if frames else None,
-        code=code,
-        expression=exprs[k] if frames else None,
-        locals=tuple(dict(variables[k]).items()) if frames else (),
-        frames=tuple(callers),
-        detail=tuple(detail),
-        at=offset + 1,
-    )
-
-
-def _split_captured(body: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The traceback part, and what the test printed, each stream under its name."""
-    at = next((i for i, line in enumerate(body) if _CAPTURED.match(line)), len(body))
-    detail = []
-    for line in body[at:]:
-        match = _CAPTURED.match(line)
-        detail.append(f"{match[1]}:" if match else line)
-    return list(body[:at]), [d for d in detail if d.strip()]

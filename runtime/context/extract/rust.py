@@ -1,9 +1,10 @@
 """rustc, cargo and the Rust test runner."""
 
+import itertools
 import re
 from collections.abc import Sequence
 
-from deeproot.runtime.context.extract.base import LIBRARY, Diagnostic, Parsed, strip_blank
+from deeproot.runtime.context.extract.base import LIBRARY, Diagnostic, Frame, Parsed, strip_blank
 
 _HEAD = re.compile(r"(error|warning)(?:\[(\w+)\])?: (.*)$")
 _ARROW = re.compile(r" *(?:-->|:::) (.+?):(\d+):(\d+)$")
@@ -12,8 +13,9 @@ _LABEL = re.compile(r" *\|[\s|^-]*[\^-] +([^\s|^-].*)$")
 _LABEL_BELOW = re.compile(r" *\| [ |]*([A-Za-z`].*)$")
 _NOTE = re.compile(r" *= (note|help): (.*)$|(note|help): (.*)$")
 _SHORT = re.compile(r"(\S+\.rs):(\d+):(\d+): (error|warning)(?:\[(\w+)\])?: (.*)$")
-_FAILED = re.compile(r"test (\S+)(?: - .*?)? \.\.\. FAILED$")
-_SECTION = re.compile(r"---- (\S+) std(?:out|err) ----$")
+_FAILED = re.compile(r"test (.+?)(?: - should panic)? \.\.\. FAILED$")
+_SECTION = re.compile(r"---- (.+?) std(?:out|err) ----$")
+_AT = re.compile(r"\s+at (\S+?):(\d+):(\d+)$")
 _PANIC = re.compile(
     r"thread '.*?'(?: \(\d+\))? panicked at (?:'(?P<old>.*)', )?(?P<file>[^:]+):(?P<line>\d+):(?P<col>\d+):?$"
 )
@@ -150,16 +152,22 @@ def _test(name: str, body: Sequence[str], at: int) -> Diagnostic:
             )
             message += rest[:stop]
             place = (panic["file"], int(panic["line"]), int(panic["col"]))
+            frames = _backtrace(rest[stop:])
             text = "\n".join(part.strip() for part in message) or "panicked"
+            printed = tuple(line for line in body[:k] if line.strip())
             return Diagnostic(
-                "cargo test",
-                text,
-                "failed",
-                name,
-                *place,
-                detail=tuple(b for b in body[:k] if b.strip()),
-                at=at,
+                "cargo test", text, "failed", name, *place, frames=frames, detail=printed, at=at
             )
         if (no := _NOT_PANIC.match(line)) and no[2]:
             return Diagnostic("cargo test", no[1], "failed", name, no[2], int(no[3]), int(no[4]), at=at)
     return Diagnostic("cargo test", "\n".join(body) or "failed", "failed", name, at=at)
+
+
+def _backtrace(lines: Sequence[str]) -> tuple[Frame, ...]:
+    """Own frames of a `RUST_BACKTRACE=1` backtrace, nearest first."""
+    frames: list[Frame] = []
+    for above, line in itertools.pairwise(lines):
+        at = _AT.match(line)
+        if at and not LIBRARY.search(at[1]):
+            frames.append(Frame(at[1], int(at[2]), int(at[3]), re.sub(r"^\s*\d+: ", "", above).strip()))
+    return tuple(frames)

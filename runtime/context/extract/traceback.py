@@ -1,5 +1,6 @@
 """Python tracebacks: frames, source lines, locals, exception."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from deeproot.runtime.context.extract.base import LIBRARY, Diagnostic, Frame, Pa
 _FRAME = re.compile(r'(\s*)File "([^"]+)", line (\d+)(?:, in (.+))?\s*$')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
 _LOCAL = re.compile(r"\s+([A-Za-z_]\w*)\s*= (.*)$")
+_GROUP_MARGIN = re.compile(r"^(?:\s*[|+])+ ?")
+_GROUP_RULE = re.compile(r"\s*\+-[+-]")
 _MARKS = re.compile(r"[\s^~]+$")
 
 
@@ -69,6 +72,41 @@ def read_traceback(lines: Sequence[str], start: int) -> Traceback | None:
     return Traceback(tuple(frames), tuple(sources), tuple(values), match[1], "\n".join(message), i)
 
 
+def last_traceback(lines: Sequence[str], start: int, end: int) -> tuple[Traceback | None, list[str]]:
+    """The traceback that a chain ends with, its message up to `end`, and lines on the exceptions that led to it."""
+    found: list[Traceback] = []
+    causes: list[str] = []
+    i = start
+    while i < end:
+        if "Traceback (most recent call last)" in lines[i] and (tb := read_traceback(lines, i)) is not None:
+            if tb.exception:
+                found.append(tb)
+            i = max(tb.end, i + 1)
+            continue
+        # unittest cuts the frames of causes away and leaves the exception alone
+        if not found and (match := _EXCEPTION.match(lines[i])) and match[2] and match[1][-1:].isalpha():
+            causes.append(f"caused by {lines[i]}")
+        i += 1
+    if not found:
+        return None, causes
+    for tb in found[:-1]:
+        k = tb.nearest()
+        first, *more = tb.message.split("\n")
+        causes += [f"caused by {tb.exception}: {first}" if first else f"caused by {tb.exception}", *more]
+        causes += [frame_line(f) for f in tb.frames[: k + 1][::-1] if not LIBRARY.search(f.file)]
+    last = found[-1]
+    rest = list(lines[last.end : end])
+    while rest and not rest[-1].strip():
+        rest.pop()
+    message = "\n".join([last.message, *(line for line in rest if not re.match(r"[-=]{20,}$", line))])
+    return dataclasses.replace(last, message=message, end=end), causes
+
+
+def frame_line(frame: Frame) -> str:
+    """A frame as a line of detail."""
+    return f"at {frame.file}:{frame.line}" + (f" in {frame.function}" if frame.function else "")
+
+
 def _locals(body: Sequence[str]) -> tuple[tuple[str, str], ...]:
     matches = (_LOCAL.match(line) for line in body if not _MARKS.match(line))
     return tuple((m[1], m[2]) for m in matches if m)
@@ -101,7 +139,7 @@ def diagnostic(
 
 
 class TracebackExtractor:
-    """Tracebacks of programs that a test runner's extractor does not claim."""
+    """Tracebacks of programs that a test runner's extractor does not claim, exception groups included."""
 
     name = "python"
 
@@ -111,6 +149,8 @@ class TracebackExtractor:
 
     def parse(self, lines: Sequence[str]) -> Parsed:
         """All of them."""
+        if any("Exception Group Traceback" in line for line in lines):
+            lines = ["" if _GROUP_RULE.match(line) else _GROUP_MARGIN.sub("", line) for line in lines]
         found: list[Diagnostic] = []
         i = 0
         while i < len(lines):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from deeproot.runtime.context.extract.base import Diagnostic, Parsed
-from deeproot.runtime.context.extract.traceback import diagnostic, read_traceback
+from deeproot.runtime.context.extract.traceback import diagnostic, last_traceback
 
 _HEAD = re.compile(r"(FAIL|ERROR|UNEXPECTED SUCCESS): (\w+) \(([\w.]+)\)(?: ([\[(].*))?$")
 
@@ -30,17 +30,13 @@ class UnittestExtractor:
         return Parsed(tuple(found), tuple(summary))
 
     def _case(self, match: re.Match[str], lines: Sequence[str], i: int) -> Diagnostic:
-        dotted = (
-            match[3]
-            if match[3].endswith(match[2]) or match[2] in ("setUpClass", "tearDownClass")
-            else f"{match[3]}.{match[2]}"
-        )
-        detail = [f"{match[2]} {match[4]}"] if match[4] else []
-        if match[2] in ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule"):
-            detail.append(f"in {match[2]}")
-        detail.append(f"{match[1]}: {match[2]} ({match[3]}){f' {match[4]}' if match[4] else ''}")
+        fixture = match[2] in ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
+        dotted = match[3] if fixture or match[3].endswith(match[2]) else f"{match[3]}.{match[2]}"
+        said = f"{match[1]}: {match[2]} ({match[3]}){f' {match[4]}' if match[4] else ''}"
         end = next((k for k in range(i + 1, len(lines)) if lines[k].startswith("=" * 20)), len(lines))
-        for k in range(i + 1, end):
-            if lines[k].startswith("Traceback") and (tb := read_traceback(lines, k)):
-                return diagnostic(tb, self.name, "failed", dotted, i + 1, detail[-1:])
-        return Diagnostic(self.name, match[1].lower(), "failed", dotted, detail=tuple(detail[-1:]), at=i + 1)
+        end = next((k for k in range(i + 1, end) if re.match(r"Ran \d+ tests? in ", lines[k])), end)
+        rule = next((k for k in range(i + 1, end) if lines[k].startswith("-" * 20)), i)
+        tb, causes = last_traceback(lines, rule + 1, end)
+        if tb is not None:
+            return diagnostic(tb, self.name, "failed", dotted, i + 1, [*causes, said])
+        return Diagnostic(self.name, match[1].lower(), "failed", dotted, detail=(said,), at=i + 1)
