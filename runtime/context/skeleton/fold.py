@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deeproot.runtime.context.skeleton.languages import LanguageSpec, parser_of, spec_of
@@ -38,32 +38,24 @@ class Skeleton:
     """Whether the grammar read the source without an error; if it did, it reads `text` without one too."""
 
 
-@dataclass(slots=True)
-class _Routine:
-    symbol: str
-    body: "Node"
-    fold: Fold | None
-
-
 def skeleton(source: str, language: str, *, keep: Collection[str] = (), docstrings: bool = False) -> Skeleton:
     """Fold each routine's body to a marker with the number of its lines.
 
     `keep`: symbols left whole, by name (`acquire`) or qualified (`Pool.acquire`); a class keeps all that is in it.
     `docstrings`: keep the docstrings of Python functions as well. A body stays where its marker would be no shorter,
-    where the grammar finds an error in it, or where the folded source would not parse any more.
+    where the grammar finds an error in it, or where the folded source would not parse any more or declare less.
 
     Raises ValueError for a language that is not known and SkeletonUnavailableError where its grammar is missing.
     """
     spec = spec_of(language)
     data = source.encode("utf-8", "replace")
     root = parser_of(language).parse(data).root_node
-    seen: set[str] = set()
-    folds = list(_folds(root, spec, data, frozenset(keep), docstrings, seen))
-    parses = not root.has_error
-    if parses:
-        folds = _that_parse(data, folds, language)
-    missing = tuple(k for k in keep if not any(_named(s, k) for s in seen))
-    return Skeleton(_apply(data, folds).decode("utf-8", "replace"), tuple(folds), missing, parses)
+    options = _Options(spec, frozenset(keep), docstrings)
+    outline = _outline(root, data, options)
+    folds = outline.folds if root.has_error else _that_parse(data, outline, options)
+    missing = tuple(k for k in keep if not any(_named(s, k) for s in outline.seen))
+    text = _apply(data, folds).decode("utf-8", "replace")
+    return Skeleton(text, tuple(folds), missing, not root.has_error)
 
 
 def _apply(data: bytes, folds: Sequence[Fold]) -> bytes:
@@ -74,17 +66,22 @@ def _apply(data: bytes, folds: Sequence[Fold]) -> bytes:
     return b"".join([*parts, data[at:]])
 
 
-def _that_parse(data: bytes, folds: list[Fold], language: str) -> list[Fold]:
-    """The folds after which the source still parses: all, as a rule; else halves are tried until one fold is at fault."""
-    parser = parser_of(language)
+def _that_parse(data: bytes, outline: "_Outline", options: "_Options") -> list[Fold]:
+    """The folds after which the source still parses and declares what it declared.
+
+    All of them, as a rule; else halves are tried until single folds are found to be at fault.
+    """
+    parser = parser_of(options.spec.name)
 
     def fine(chosen: list[Fold]) -> bool:
-        return not parser.parse(_apply(data, chosen)).root_node.has_error
+        folded = _apply(data, chosen)
+        root = parser.parse(folded).root_node
+        return not root.has_error and _outline(root, folded, options).declared == outline.declared
 
-    if fine(folds):
-        return folds
+    if fine(outline.folds):
+        return outline.folds
     good: list[Fold] = []
-    work = [folds[len(folds) // 2 :], folds[: len(folds) // 2]]
+    work = [outline.folds[len(outline.folds) // 2 :], outline.folds[: len(outline.folds) // 2]]
     while work:
         part = work.pop()
         if fine(sorted([*good, *part], key=lambda f: f.start)):
@@ -94,41 +91,51 @@ def _that_parse(data: bytes, folds: list[Fold], language: str) -> list[Fold]:
     return sorted(good, key=lambda f: f.start)
 
 
-def _folds(
-    root: "Node", spec: LanguageSpec, data: bytes, keep: frozenset[str], docstrings: bool, seen: set[str]
-) -> Iterator[Fold]:
+@dataclass(frozen=True, slots=True)
+class _Options:
+    spec: LanguageSpec
+    keep: frozenset[str]
+    docstrings: bool
+
+
+@dataclass(slots=True)
+class _Outline:
+    folds: list[Fold] = field(default_factory=list)
+    declared: list[str] = field(default_factory=list)
+    """Symbols outside of bodies, in the order of the source."""
+    seen: set[str] = field(default_factory=set)
+    """Those, and symbols in bodies that were looked into."""
+
+
+def _outline(root: "Node", data: bytes, options: _Options) -> _Outline:
     """Outermost bodies first; a body is opened instead of folded where something in it is to be kept."""
+    spec, keep = options.spec, options.keep
+    out = _Outline()
     stack: list[tuple[Node, str]] = [(root, "")]
-    found: list[Fold] = []
     while stack:
         node, scope = stack.pop()
         inner = scope
         if node.type in spec.scopes:
             inner = _join(scope, _name(node))
-            seen.add(inner)
+            out.declared.append(inner)
         elif node.type in spec.routines and (body := _body(node, spec)) is not None:
-            symbol = _join(scope, _routine_name(node, spec))
-            seen.add(symbol)
-            nested = set(_symbols_in(body, spec, symbol)) if keep or node.type in spec.anonymous else set()
-            seen |= nested
-            if _kept(symbol, keep):
+            inner = _join(scope, _routine_name(node, spec))
+            out.declared.append(inner)
+            nested = set(_symbols_in(body, spec, inner)) if keep or node.type in spec.anonymous else set()
+            out.seen |= nested
+            if _kept(inner, keep):
                 continue
-            opened = any(_kept(n, keep) for n in nested) or (node.type in spec.anonymous and bool(nested))
-            if not opened:
-                fold = None if body.has_error else _fold(symbol, body, spec, data, docstrings)
-                if fold is not None:
-                    found.append(fold)
+            if not (any(_kept(n, keep) for n in nested) or (node.type in spec.anonymous and nested)):
+                fold = None if body.has_error else _fold(inner, body, options, data)
+                out.folds += [] if fold is None else [fold]
                 continue
-            inner = symbol
         if _kept(inner, keep):
-            _remember(node, spec, inner, seen)
+            out.seen.update(_symbols_in(node, spec, inner))
             continue
-        stack += [(child, inner) for child in node.children]
-    yield from sorted(found, key=lambda f: f.start)
-
-
-def _remember(node: "Node", spec: LanguageSpec, scope: str, seen: set[str]) -> None:
-    seen.update(_symbols_in(node, spec, scope))
+        stack += [(child, inner) for child in reversed(node.children)]
+    out.folds.sort(key=lambda f: f.start)
+    out.seen.update(out.declared)
+    return out
 
 
 def _body(node: "Node", spec: LanguageSpec) -> "Node | None":
@@ -154,11 +161,12 @@ def _symbols_in(node: "Node", spec: LanguageSpec, scope: str) -> Iterator[str]:
         stack += [(child, inner) for child in current.children]
 
 
-def _fold(symbol: str, body: "Node", spec: LanguageSpec, data: bytes, docstrings: bool) -> Fold | None:
+def _fold(symbol: str, body: "Node", options: _Options, data: bytes) -> Fold | None:
+    spec = options.spec
     start, end = body.start_byte, body.end_byte
     first, last = body.start_point[0] + 1, body.end_point[0] + 1
     if spec.name == "python":
-        if docstrings and (after := _after_docstring(body)) is not None:
+        if options.docstrings and (after := _after_docstring(body)) is not None:
             if after is body.children[-1] or not after.next_sibling:
                 return None
             rest = after.next_sibling
