@@ -4,14 +4,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deeproot.runtime.context.canonical import canonical_json
+from deeproot.runtime.context.canonical import CanonicalError, canonical_json
 from deeproot.runtime.context.items import Item
 
 
-def sorted_tools(schemas: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Schemas by name, each with its keys in canonical order, whatever order they came in."""
-    ordered = sorted(schemas, key=lambda schema: (_name(schema), canonical_json(schema)))
-    return tuple(json.loads(canonical_json(schema)) for schema in ordered)
+def spell_tools(payload: str) -> str:
+    """A list of schemas as canonical JSON, by name, each with sorted keys, whatever order they came in.
+
+    Raises ValueError if `payload` is no JSON list of objects.
+    """
+    schemas = json.loads(payload)
+    if not isinstance(schemas, list) or not all(isinstance(schema, dict) for schema in schemas):
+        raise ValueError("tools are no JSON list of objects; log them with record.tools")
+    return _spell(sorted(schemas, key=lambda schema: (_name(schema), _spell(schema))))
 
 
 def frozen_tools(items: Sequence[Item]) -> tuple[tuple[Mapping[str, Any], ...], Item | None, tuple[str, ...]]:
@@ -32,5 +37,14 @@ def frozen_tools(items: Sequence[Item]) -> tuple[tuple[Mapping[str, Any], ...], 
     return (tuple(json.loads(frozen.text)), frozen, tuple(notes)) if frozen is not None else ((), None, ())
 
 
+def _spell(value: Any) -> str:
+    """Canonical JSON; with Python's spelling where that has none (an integer limit of 2^63 - 1 in a schema, say)."""
+    try:
+        return canonical_json(value)
+    except CanonicalError:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 def _name(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("function", schema).get("name", ""))
+    function = schema.get("function", schema)
+    return str(function.get("name", "")) if isinstance(function, Mapping) else ""

@@ -1,7 +1,7 @@
 """An event as it will be staged: its final text, its size, and what it is."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from deeproot.runtime.context.events import EventKind
@@ -74,6 +74,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     budget_tokens: int | None = None
     """What the result must not exceed; None: no limit."""
+    zone_limits: Mapping[Zone, int] = field(default_factory=dict)
+    """What each zone should not exceed; more is reported."""
 
 
 @dataclass(frozen=True, slots=True)

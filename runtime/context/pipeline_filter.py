@@ -1,6 +1,7 @@
 """The filter pipeline as staging uses it: each tool result once, in the log's order."""
 
 import json
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,14 +28,15 @@ class PipelineFilter:
         self._pointer = SupersededReadFilter()
         self._log = ObservationLog()
         self._actions = ActionReader()
+        self._views: dict[str, list[int]] = {}
+        """Views of each file that nothing has changed since."""
         self._superseded: list[Superseded] = []
 
     def add(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Filtered:
         """Filter the next tool result; remember what it was of."""
         action = self._action(event, text, call)
         index = self._log.append(Observation(event.seq, action, text, event.time_ns / 1e9))
-        if action.changes:
-            self._find_superseded(index)
+        self._note(index, action)
         result = self._pipeline.run(text, FilterContext(self._log, index))
         return Filtered(result.text, _notes(result))
 
@@ -43,12 +45,17 @@ class PipelineFilter:
         found, self._superseded = self._superseded, []
         return found
 
-    def _find_superseded(self, by: int) -> None:
-        for index in range(by):
-            if self._log.superseded_by(index) == by:
-                result = self._pointer.apply(self._log[index].text, FilterContext(self._log, index))
+    def _note(self, index: int, action: Action) -> None:
+        """Views of files that this action changed are stale from here on; then remember its own."""
+        for path in dict.fromkeys(map(posixpath.normpath, action.changes)):
+            for stale in self._views.pop(path, ()):
+                result = self._pointer.apply(self._log[stale].text, FilterContext(self._log, stale))
                 if result.exempt:
-                    self._superseded.append(Superseded(self._log[index].seq, self._log[by].seq, result.text))
+                    self._superseded.append(
+                        Superseded(self._log[stale].seq, self._log[index].seq, result.text)
+                    )
+        if action.shows is not None:
+            self._views.setdefault(posixpath.normpath(action.shows), []).append(index)
 
     def _action(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Action:
         command = event.data.get("action")

@@ -40,6 +40,11 @@ def report_of(
     )
     zones = {zone: sum(s.tokens for s in segments if s.zone is zone) for zone in Zone}
     zones[Zone.LEAF] += int(tokenised.token_ids.size) - sum(zones.values())
+    over = tuple(
+        f"{zone} has {zones[zone]} tokens, over its share of {limit}"
+        for zone, limit in plan.zone_limits.items()
+        if zones[zone] > limit
+    )
     conditions = sorted({c for p in placements if p.zone is Zone.ROOT for c in p.item.conditions})
     missing = [p.item.key for i, p in enumerate(placements) if not sizes[i] and p.item.text]
     return Report(
@@ -56,7 +61,7 @@ def report_of(
         untracked=tuple(untracked),
         lint=tuple(lint),
         variants=Variants(tuple(conditions)),
-        notes=plan.notes,
+        notes=plan.notes + over,
     )
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from deeproot.runtime.context.canonical import canonical_json
 from deeproot.runtime.context.envelope import Defence, Envelopes, Provenance, iso_time
 from deeproot.runtime.context.events import Event, EventKind, payload_text
-from deeproot.runtime.context.frozen_tools import sorted_tools
+from deeproot.runtime.context.frozen_tools import spell_tools
 from deeproot.runtime.context.items import Item, Part, Replacement
 from deeproot.runtime.context.segments import Authority, Channel, Source
 
@@ -109,7 +108,10 @@ class Stager:
         return self._item(event, part, role, text, Authority.SUPERVISOR, Channel.INSTRUCTION)
 
     def _tools(self, event: Event, text: str) -> Item:
-        spelled = canonical_json(sorted_tools(json.loads(text)))
+        try:
+            spelled = spell_tools(text)
+        except ValueError as error:
+            raise ValueError(f"event {event.seq}: {error}") from None
         return self._item(event, "tools", "system", spelled, Authority.SUPERVISOR, Channel.INSTRUCTION)
 
     def _assistant(self, event: Event, text: str) -> Item:

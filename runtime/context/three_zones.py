@@ -50,8 +50,15 @@ class ThreeZones:
         for group in groups:
             fold.take(group)
         placements = [*root, *fold.trunk(), *fold.leaf(), *tail]
+        limits = {zone: budget.zone_limit(zone) for zone in Zone}
         return Plan(
-            tuple(placements), tools, tools_item, tuple(fold.drops()), notes + fold.notes(), budget.total
+            tuple(placements),
+            tools,
+            tools_item,
+            tuple(fold.drops()),
+            notes + fold.notes(),
+            budget.total,
+            limits,
         )
 
 

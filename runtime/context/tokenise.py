@@ -17,6 +17,8 @@ from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
 SEPARATORS = ("\n\n", "\n", "\n\n---\n\n", " \n\n", "\n\n## \n\n", "\x1e")
 """What may stand between two parts of one message, in the order in which they are tried."""
 _WINDOW = 64
+_REMEMBERED = 50_000
+"""Verdicts on joints, and literals, that are kept at most."""
 
 
 class Boundary(NamedTuple):
@@ -96,6 +98,8 @@ class SegmentTokenizer:
         """Whether the ids of `left` and of `right`, put together, are the ids of the whole."""
         key = self._digest(left, False) + self._digest(right, False)
         if key not in self._joints:
+            if len(self._joints) > _REMEMBERED:
+                self._joints.clear()
             # Not cached as segments: only the verdict is needed again.
             whole = self._encoders[0](left + right)
             self._joints[key] = bool(
@@ -136,7 +140,7 @@ class SegmentTokenizer:
 
     def _split_literal(self, text: str) -> list[str]:
         if text not in self._literals:
-            if len(self._literals) > 10_000:
+            if len(self._literals) > _REMEMBERED:
                 self._literals.clear()
             self._literals[text] = self._control.split(text)
         return self._literals[text]

@@ -1,7 +1,7 @@
 """From the log to what one model call sees."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,7 @@ class WorkingSet:
             placed.zone is Zone.ROOT and placed.item.part in ("policy", "other") for placed in plan.placements
         )
         placements = (*plan.placements[:at], warning, *plan.placements[at:])
-        return Plan(placements, plan.tools, plan.tools_item, plan.drops, plan.notes, plan.budget_tokens)
+        return replace(plan, placements=placements)
 
     def _render(self, messages: Sequence[ChatMessage], plan: Plan) -> tuple[list[Span], list[str]]:
         """The spans of the rendering; with contents escaped if the template loses track of text that needs it."""

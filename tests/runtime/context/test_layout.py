@@ -17,7 +17,7 @@ from deeproot.runtime.context.anti_patterns import (
 )
 from deeproot.runtime.context.budget import Budget, BudgetError
 from deeproot.runtime.context.compare import prefix_break
-from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.pipeline_filter import PipelineFilter
@@ -315,6 +315,31 @@ def test_tools_are_sorted_once_and_frozen(assemble: Assemble, log: EventLog) -> 
     changed = assemble(ThreeZones(9000), log)
     assert [t["function"]["name"] for t in changed.tools] == ["another", *[f"tool_{i}" for i in range(5)]]
     assert "tools changed at e" in changed.report.notes[0]
+
+
+def test_tools_that_have_no_canonical_spelling_still_work(assemble: Assemble, log: EventLog) -> None:
+    record.tools(log, [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 2**63 - 1}}}])
+    record.user(log, "go")
+    context = assemble(AppendOnly(), log)
+    assert context.tools[0]["function"]["parameters"]["maximum"] == 2**63 - 1
+    with pytest.raises(EventLogError, match=r"tools\[0\]\.function\.name is missing"):
+        record.tools(log, [{"name": "f"}])
+    log.append(EventKind.INSTRUCTION, "{}", data={"part": "tools"})
+    with pytest.raises(ValueError, match="event 3: tools are no JSON list of objects"):
+        assemble(AppendOnly(), log)
+
+
+def test_the_report_is_json_and_names_zones_over_their_share(assemble: Assemble, log: EventLog) -> None:
+    start(log)
+    for i in range(12):
+        turn(log, i)
+    report = assemble(ThreeZones(5000), log).report
+    told = json.loads(json.dumps(report.to_dict()))
+    assert told["tokens"] == report.tokens == sum(told["zone_tokens"].values())
+    assert len(told["dropped"]) == len(report.dropped) > 0
+    assert "root has" not in str(report)
+    small = assemble(ThreeZones(3000), log).report
+    assert f"root has {small.zone_tokens[Zone.ROOT]} tokens, over its share of 600" in small.notes
 
 
 def test_conditions_multiply_the_roots(assemble: Assemble, log: EventLog) -> None:
