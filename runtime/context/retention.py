@@ -66,8 +66,10 @@ _LIBRARY = re.compile(
     r"|/rustc/|<frozen |<string>|java\.base/|jdk\.internal|sun\.reflect|org\.junit\.|org\.apache\.maven\.|/go[\d.-]*/src/"
 )
 _TEST_RE = [
-    re.compile(r"(?:FAILED|ERROR) (?P<test>\S+?\.py(?:::(?:[^\s\[]|\[[^\]]*\])+)?)(?: - .*)?\s*$"),
-    re.compile(r"(?P<test>\S+\.py::(?:[^\s\[]|\[[^\]]*\])+) (?:FAILED|ERROR)\b.*$"),
+    re.compile(
+        r"(?:FAILED|ERROR) (?P<test>(?>\S+?\.py(?![\w/.-]))(?:::(?>(?:[^\s\[]|\[[^\]]*\])+))?)(?: - .*)?\s*$"
+    ),
+    re.compile(r"(?P<test>(?>\S+?\.py(?![\w/.-]))::(?>(?:[^\s\[]|\[[^\]]*\])+)) (?:FAILED|ERROR)\b.*$"),
     re.compile(
         r"(?:FAIL|ERROR|UNEXPECTED SUCCESS): (?P<name>\w+) \((?P<test>[\w.]+)\)(?: (?P<sub>[\[(].*))?\s*$"
     ),
@@ -106,6 +108,7 @@ _KEYS = (
     "Received: ", "left: ", "right: ", "undefined reference", "required from", "in expansion of", "index out of bounds",
     "called `", "CMakeLists.txt:", ".cmake:",
 )  # fmt: skip
+_TOKEN = re.compile(r"[^\s:()\[\],]+")
 _PASSED = re.compile(r"(?:PASSED|XFAIL)\b|\bok$|: Passed|\.\.\. ok")
 
 
@@ -197,17 +200,22 @@ def lost(original: str, kept: str, known: Iterable[Fact] | None = None) -> list[
     wanted = facts(original) if known is None else known
     lines = [line.strip() for line in kept.split("\n")]
     whole = {line.strip(" │|") for line in lines}
-    missing = [f for f in wanted if f.line not in whole and not _holds(kept, lines, f)]
-    return sorted(missing, key=lambda f: (f.kind, f.parts))
+    left = [f for f in wanted if f.line not in whole]
+    index: dict[str, list[str]] = {}
+    for line in lines if left else ():
+        for token in set(_TOKEN.findall(line)):
+            index.setdefault(token, []).append(line)
+    return sorted((f for f in left if not _holds(kept, lines, index, f)), key=lambda f: (f.kind, f.parts))
 
 
-def _holds(kept: str, lines: list[str], fact: Fact) -> bool:
-    if any(part not in kept for part in fact.parts):
-        return False
-    if len(fact.parts) == 1:
-        return True
+def _holds(kept: str, lines: list[str], index: dict[str, list[str]], fact: Fact) -> bool:
     longest = max(fact.parts, key=len)
-    return any(longest in line and all(_stands(part, line) for part in fact.parts) for line in lines)
+    near = index.get(longest)
+    if near is None:
+        if longest not in kept or (len(fact.parts) == 1 and not longest.isdecimal()):
+            return longest in kept
+        near = [line for line in lines if longest in line]
+    return any(all(_stands(part, line) for part in fact.parts) for line in near)
 
 
 def _stands(part: str, line: str) -> bool:

@@ -28,6 +28,7 @@ from deeproot.runtime.context.extract.traceback import TracebackExtractor
 from deeproot.runtime.context.extract.unittest_ import UnittestExtractor
 from deeproot.runtime.context.retention import facts, lost
 
+_LONGEST = 5_000
 _FAILURE = re.compile(
     r"FAIL|ERROR|\bError\b|\berror\b|[Pp]anic|Traceback|[Ff]atal|FATAL|[Aa]ssert|Exception|\bwarning: "
 )
@@ -84,13 +85,15 @@ def _parse(
     text: str, lines: Sequence[str], extractors: Sequence[Extractor]
 ) -> tuple[Parsed, tuple[str, ...]]:
     """All formats that stand in the output; a line that one of them claimed starts no second record."""
+    # A page of data on one line is no diagnostic, and would cost the patterns their time.
+    short = [line if len(line) <= _LONGEST else line[:_LONGEST] for line in lines]
     found: list[Diagnostic] = []
     summary: list[str] = []
     tools: list[str] = []
     for extractor in extractors:
         if not extractor.suits(text) or (extractor.name in _PROGRAMS and _RUNNERS & set(tools)):
             continue
-        parsed = extractor.parse(lines)
+        parsed = extractor.parse(short)
         taken = {d.at for d in found}
         places = {(d.file, d.line, d.column, d.message) for d in found}
         fresh = [

@@ -8,7 +8,8 @@ from deeproot.runtime.context.extract.pytest_section import PLACE, class_of, rea
 
 _TITLE = re.compile(r"_{3,} (.+?) _{3,}$")
 _BAR = re.compile(r"=+ (.+?) =+$")
-_ID = r"(\S+?\.py(?:::(?:[^\s\[]|\[.*?\](?=$| ))+)?)"
+# Atomic, so that a long line of near misses is not tried from each of its colons.
+_ID = r"((?>\S+?\.py(?![\w/.-]))(?:::(?>(?:[^\s\[]|\[.*?\](?=$| ))+))?)"
 _SHORT_SUMMARY = re.compile(rf"(?:SUBFAILED(?P<sub>\S*)|FAILED|ERROR) {_ID}(?: - (.*))?$")
 _PROGRESS = re.compile(rf"{_ID} (?:FAILED|ERROR)\b|\[gw\d+\] \[ *\d+%\] (?:FAILED|ERROR) {_ID}")
 _WARNING = re.compile(r"\s+(\S+\.py):(\d+): (\w*Warning): (.*)$")
@@ -68,26 +69,32 @@ class PytestExtractor:
         self, lines: Sequence[str], sections: list[tuple[str, int, int]], ids: dict[str, tuple[int, str]]
     ) -> list[Diagnostic]:
         found: list[Diagnostic] = []
-        left = list(ids)
+        by_title: dict[str, list[str]] = {}
+        for node_id in ids:
+            for title in {node_id, _title_of(node_id)}:
+                by_title.setdefault(title, []).append(node_id)
         for k, (title, start, _) in enumerate(sections):
             end = sections[k + 1][1] - 1 if k + 1 < len(sections) else len(lines)
             end = next((i for i in range(start, end) if _BAR.match(lines[i])), end)
             if not title:
                 found += _line_style(lines[start:end], start)
                 continue
-            target = _node_id(title, lines[start:end], left)
-            if target in left:
-                left.remove(target)
+            target = _node_id(title, lines[start:end], by_title)
             found.append(read_section(lines[start:end], target, start))
         return found
 
 
-def _node_id(title: str, body: Sequence[str], left: list[str]) -> str:
-    """The node id of the summary that a section's title stands for; the title itself where there is none."""
+def _node_id(title: str, body: Sequence[str], by_title: dict[str, list[str]]) -> str:
+    """The node id of the summary that a section's title stands for, taken from the list; else the title itself."""
     name = re.sub(r"^(?:ERROR (?:at (?:setup|teardown) of|collecting) |\[doctest\] )", "", title)
-    fits = [n for n in left if name in (n, _title_of(n))]
+    fits = by_title.get(name, [])
+    if not fits:
+        return name
     text = "\n".join(body)
-    return next((n for n in fits if n.split("::")[0] in text), fits[0] if fits else name)
+    chosen = next((n for n in fits if n.split("::")[0] in text), fits[0])
+    if len(fits) > 1:  # a test can fail and then err in its teardown, under one id
+        fits.remove(chosen)
+    return chosen
 
 
 def _title_of(node_id: str) -> str:

@@ -133,8 +133,9 @@ class TerminalFilter:
 def _strip_invisible(text: str) -> str:
     if _HAS_C1.search(text):
         text = text.translate(_C1)
-    while "\r\n" in text:
-        text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")
+    if "\r\n" in text:
+        text = "\n".join(line.rstrip("\r") for line in text.split("\n"))
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     if "\x1b" in text:

@@ -11,6 +11,7 @@ from deeproot.runtime.context.extract.base import Diagnostic
 from deeproot.runtime.context.extract.extract import Extraction, default_extractors, extract
 from deeproot.runtime.context.extract.native import load, strings
 from deeproot.runtime.context.filters.base import FilterContext, to_text
+from deeproot.runtime.context.filters.pipeline import Pipeline
 from deeproot.runtime.context.filters.terminal import TerminalFilter
 from deeproot.runtime.context.retention import facts, lost
 
@@ -209,3 +210,25 @@ def test_each_format_is_found_by_its_own_extractor() -> None:
 
 def test_facts_are_none_for_a_clean_log() -> None:
     assert facts("[1/2] Building C object a.o\ntests/test_a.py::test_error PASSED\nall fine\n" * 50) == set()
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["a.py::", "a.py:1: ", "\r", "\x1b[", "a:1:2: error: ", "'", "[", "E   ", "a.b.", '{"a":', "FAIL "],
+)
+def test_long_lines_of_near_misses_end(unit: str) -> None:
+    """Patterns that try such a line from each of its characters would run into the suite's time limit here."""
+    text = "= FAILURES =\n.go:\nerror: x\n" + unit * 40_000 + ":1:2: error: x\n"
+    filtered = Pipeline(count_tokens=len).run(text).text
+    assert extract(filtered).text
+    facts(text)
+
+
+def test_thousands_of_failures_are_read_and_kept() -> None:
+    base = shown("pytest_short_tb.txt")
+    text = "".join(
+        base.replace("test_", f"test{i}_").replace("services/", f"services{i}/") for i in range(60)
+    )
+    result = extract(text)
+    assert len({d.target for d in result.diagnostics}) >= 60 * 11
+    assert lost(text, result.text) == []
