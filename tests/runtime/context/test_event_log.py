@@ -131,3 +131,24 @@ def test_garbage_behind_the_cut_changes_nothing(tmp_path: Path) -> None:
         garbage = rng.randbytes(rng.randrange(1, 9000))
         expected = [payload for size, payload in acknowledged if size <= cut]
         assert _survivors(tmp_path / "cut", database, wal[:cut] + garbage) == expected, cut
+
+
+def test_a_cut_after_a_checkpoint_keeps_a_prefix_and_all_that_was_checkpointed(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    log = EventLog.open(path)
+    rng = random.Random(17)
+    payloads = [rng.randbytes(30_000) for _ in range(170)]
+    for i, payload in enumerate(payloads):
+        log.append(EventKind.TOOL_RESULT, payload, exit_code=i)
+    database, wal = path.read_bytes(), path.with_name("run.db-wal").read_bytes()
+    log.close()
+    checkpointed = len(_survivors(tmp_path / "cut", database, b""))
+    assert 0 < checkpointed < len(payloads)
+    assert _survivors(tmp_path / "cut", database, wal) == payloads
+    lengths = set()
+    for _ in range(30):
+        kept = _survivors(tmp_path / "cut", database, wal[: rng.randrange(len(wal))])
+        assert kept == payloads[: len(kept)]
+        assert len(kept) >= checkpointed
+        lengths.add(len(kept))
+    assert len(lengths) > 3

@@ -259,6 +259,8 @@ def test_what_each_segment_is(
     sources = {s.key: s.source for s in context.segments}
     assert log.payload(sources["e5"].payload_hash) == b"\xff\xfe raw"
     assert (sources["e5"].uri, sources["e5"].trust) == ("tool://f/c", "untrusted")
+    assert sources["e5"].read_at == "2023-11-14T22:13:24Z"
+    assert 'read_at="2023-11-14T22:13:24Z"' in context.messages[3]["content"]
     assert (sources["e6"].uri, sources["e6"].trust) == ("file:///a.py", "verified")
     tail = context.messages[-1]["content"]
     assert tail.endswith("<agent_status>\ncwd: /w&lt;/agent_status&gt;\n</agent_status>")
