@@ -33,8 +33,8 @@ from deeproot.runtime.context.filters.observation import Observation, Observatio
 from deeproot.runtime.context.filters.pipeline import Pipeline, default_filters, diff_filters
 from deeproot.runtime.context.filters.terminal import TerminalFilter
 from deeproot.runtime.context.retention import facts
-from deeproot.runtime.context.skeleton.fold import skeleton
-from deeproot.runtime.context.skeleton.languages import language_of, parser_of, spec_of
+from deeproot.runtime.context.skeleton.fold import skeleton, skeleton_of_file
+from deeproot.runtime.context.skeleton.languages import parser_of, spec_of
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "runtime" / "context" / "fixtures"
 SOURCE_SAYS = {"raw": 128_000, "pruned": 24_000, "skeletons": 6_000, "ledger": 1_200}
@@ -142,13 +142,13 @@ def _cascade(log: ObservationLog, filters: Sequence[Filter], count: Count, raw: 
 
 def _folded(text: str, shows: str | None) -> str:
     """A view of a file as its skeleton; `cat -n` puts numbers before the lines, which no grammar reads."""
-    language = language_of(shows) if shows and not text.startswith("[") else None
-    if language is None:
+    if shows is None or text.startswith("["):
         return text
     lines = text.split("\n")
     if all(re.match(r"\s*\d+\t", line) for line in lines if line):
         text = "\n".join(re.sub(r"^\s*\d+\t", "", line) for line in lines)
-    return skeleton(text, language).text
+    folded = skeleton_of_file(shows, text)
+    return text if folded is None else folded.text
 
 
 def measure_speed(events: Events, megabytes: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from deeproot.runtime.context.skeleton.languages import LanguageSpec, parser_of, spec_of
+from deeproot.runtime.context.skeleton.languages import LanguageSpec, language_of, parser_of, spec_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -56,6 +56,23 @@ def skeleton(source: str, language: str, *, keep: Collection[str] = (), docstrin
     missing = tuple(k for k in keep if not any(_named(s, k) for s in outline.seen))
     text = _apply(data, folds).decode("utf-8", "replace")
     return Skeleton(text, tuple(folds), missing, not root.has_error)
+
+
+def skeleton_of_file(
+    path: str, source: str, *, keep: Collection[str] = (), docstrings: bool = False
+) -> Skeleton | None:
+    """The skeleton of a file by its name or `#!` line; None where its language is none of the nine.
+
+    A `.h` file that does not parse as C is taken for C++ where that grammar reads it.
+    """
+    language = language_of(path, source.split("\n", 1)[0])
+    if language is None:
+        return None
+    result = skeleton(source, language, keep=keep, docstrings=docstrings)
+    if language == "c" and path.endswith(".h") and not result.source_parses:
+        other = skeleton(source, "cpp", keep=keep, docstrings=docstrings)
+        return other if other.source_parses else result
+    return result
 
 
 def _apply(data: bytes, folds: Sequence[Fold]) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeproot.runtime.context.skeleton.fold import Skeleton, skeleton
+from deeproot.runtime.context.skeleton.fold import Skeleton, skeleton, skeleton_of_file
 from deeproot.runtime.context.skeleton.languages import (
     LANGUAGES,
     SkeletonUnavailableError,
@@ -329,3 +329,19 @@ def test_nothing_heavy_is_imported_before_a_skeleton_is_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_file_is_read_by_its_name_and_a_header_by_the_grammar_that_takes_it() -> None:
+    plain, templated = (
+        skeleton_of_file("a.h", SAMPLES["ring.c"]),
+        skeleton_of_file("a.h", SAMPLES["store.cpp"]),
+    )
+    assert plain is not None
+    assert plain.source_parses
+    assert templated is not None
+    assert templated.source_parses
+    assert "operator==(const Store &other) const noexcept\n    { /* folded 3 lines */ }" in templated.text
+    assert skeleton_of_file("notes.txt", "plain words") is None
+    script = skeleton_of_file("deploy", SAMPLES["deploy.sh"], keep=["build"])
+    assert script is not None
+    assert "make -j4 all" in script.text
