@@ -89,7 +89,7 @@ def counter(path: Path | None) -> tuple[Count, str]:
 
 def observations(events: Events) -> ObservationLog:
     """The session as the filters see it."""
-    reader = ActionReader("/work")
+    reader = ActionReader("/repo")
     log = ObservationLog()
     for e in events:
         action = reader.command(e["command"], e["output"], None if e["exit_code"] else 0)
