@@ -18,7 +18,6 @@ from tokenizers import models, pre_tokenizers
 
 from deeproot.runtime.context import record
 from deeproot.runtime.context.event_log import EventLog
-from deeproot.runtime.context.pipeline_filter import PipelineFilter
 from deeproot.runtime.context.policies import AppendOnly
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
@@ -103,9 +102,7 @@ def _measure(
     repeats: int,
 ) -> dict[str, float | int]:
     """Milliseconds of one assembly: the first (reads, filters and tokenises the log), then warm ones."""
-    made = WorkingSet(
-        policy=policy, tokenizer=segments, template=template, filters=lambda: PipelineFilter(segments.count)
-    )
+    made = WorkingSet(policy=policy, tokenizer=segments, template=template)
     start = time.perf_counter()
     context = made.assemble(log)
     first = time.perf_counter() - start

@@ -16,6 +16,7 @@ from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, 
 from deeproot.runtime.context.jinja_tracking import TemplateError, TrackedDict, TrackedList
 from deeproot.runtime.context.linter import Linter
 from deeproot.runtime.context.messages import chat_messages, openai_messages
+from deeproot.runtime.context.pipeline_filter import PipelineFilter
 from deeproot.runtime.context.report import Report
 from deeproot.runtime.context.reporting import lint_placements, report_of
 from deeproot.runtime.context.segments import Segment, Zone
@@ -65,7 +66,7 @@ class WorkingSet:
     machine, gives the same bytes.
 
     `tokenizer`: a `Tokenizer`, or a `SegmentTokenizer` shared with other working sets. `filters`: makes the filter
-    that a log's tool results pass, anew for each log. `result_tokens`: longer tool results are staged as head and
+    that a log's tool results pass, of a function that counts tokens (None: they are staged as they came). `result_tokens`: longer tool results are staged as head and
     tail with a pointer (None: never). Staged items are kept for the log last used. For one thread.
     """
 
@@ -76,7 +77,7 @@ class WorkingSet:
         tokenizer: Tokenizer | SegmentTokenizer,
         template: ChatTemplate,
         defence: Defence = Defence.COMBINED,
-        filters: Callable[[], StageFilter] | None = None,
+        filters: Callable[[Callable[[str], int]], StageFilter] | None = PipelineFilter,
         result_tokens: int | None = 4000,
         template_variables: Mapping[str, Any] | None = None,
     ) -> None:
@@ -137,7 +138,7 @@ class WorkingSet:
             envelopes=self._envelopes,
             defence=self._defence,
             result_tokens=self._result_tokens,
-            stage_filter=self._filters() if self._filters is not None else None,
+            stage_filter=self._filters(self._tokens.count) if self._filters is not None else None,
         )
 
     def _with_warning(self, plan: Plan, context: PlanContext) -> Plan:

@@ -20,7 +20,6 @@ from deeproot.runtime.context.compare import prefix_break
 from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.items import LayoutPolicy
-from deeproot.runtime.context.pipeline_filter import PipelineFilter
 from deeproot.runtime.context.policies import AppendOnly, SlidingWindow
 from deeproot.runtime.context.prefix_cost import common_prefix, prefix_cost
 from deeproot.runtime.context.segments import Zone
@@ -42,12 +41,7 @@ def assemble(tok: TokenizersAdapter, make_template: Callable[[str], ChatTemplate
     template = make_template("qwen2.5-instruct")
 
     def call(policy: LayoutPolicy, log: EventLog, *, upto: int | None = None) -> Context:
-        return WorkingSet(
-            policy=policy,
-            tokenizer=segments,
-            template=template,
-            filters=lambda: PipelineFilter(segments.count),
-        ).assemble(log, upto=upto)
+        return WorkingSet(policy=policy, tokenizer=segments, template=template).assemble(log, upto=upto)
 
     return call
 

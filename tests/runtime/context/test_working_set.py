@@ -313,12 +313,7 @@ def test_replay_is_byte_identical(
     template = make_template("qwen2.5-instruct")
 
     def make() -> WorkingSet:
-        return WorkingSet(
-            policy=ThreeZones(12_000),
-            tokenizer=segments,
-            template=template,
-            filters=lambda: PipelineFilter(segments.count),
-        )
+        return WorkingSet(policy=ThreeZones(12_000), tokenizer=segments, template=template)
 
     with EventLog.open(tmp_path / "a.db") as log:
         import_messages(log, AIRLINE[1])
@@ -346,12 +341,7 @@ def test_replay_with_filters_and_batches(tok: TokenizersAdapter, log: EventLog) 
     budget = int(sizes[0] * 0.9)
 
     def make() -> WorkingSet:
-        return WorkingSet(
-            policy=ThreeZones(budget),
-            tokenizer=segments,
-            template=template,
-            filters=lambda: PipelineFilter(segments.count),
-        )
+        return WorkingSet(policy=ThreeZones(budget), tokenizer=segments, template=template)
 
     replays(log, make)
     report = make().assemble(log).report
