@@ -109,7 +109,9 @@ _KEYS = (
     "called `", "CMakeLists.txt:", ".cmake:",
 )  # fmt: skip
 _TOKEN = re.compile(r"[^\s:()\[\],]+")
-_PASSED = re.compile(r"(?:PASSED|XFAIL)\b|\bok$|: Passed|\.\.\. ok")
+_PASSED = re.compile(
+    r"\S+::\S.* (?:PASSED|SKIPPED|XFAIL)\b|\[gw\d+\] .*(?:PASSED|SKIPPED)|.* \.\.\. ok$|ok  ?\t"
+)
 
 
 def facts(text: str) -> set[Fact]:
@@ -149,7 +151,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _line_facts(line: str) -> Iterator[Fact]:
-    if len(line) > 5_000 or _PASSED.search(line):
+    if len(line) > 5_000 or _PASSED.match(line):
         return  # a page of data on one line is no diagnostic
     for pattern in _DIAGNOSTIC_RE:
         if match := pattern.match(line):

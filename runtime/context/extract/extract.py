@@ -1,5 +1,6 @@
 """From a tool's output to the records and the short text that stand for it."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,37 @@ _FAILURE = re.compile(
     r"FAIL|ERROR|\bError\b|\berror\b|[Pp]anic|Traceback|[Ff]atal|FATAL|[Aa]ssert|Exception|\bwarning: "
 )
 
+_SHOWING = frozenset(
+    [
+        "cat",
+        "head",
+        "tail",
+        "sed",
+        "awk",
+        "nl",
+        "less",
+        "more",
+        "bat",
+        "grep",
+        "egrep",
+        "rg",
+        "ag",
+        "ack",
+        "find",
+        "ls",
+        "tree",
+        "wc",
+        "echo",
+        "printf",
+        "file",
+        "stat",
+        "du",
+        "df",
+        "env",
+    ]
+)
+_SHOWING_GIT = [["git", verb] for verb in ("diff", "log", "show", "blame", "grep", "status", "ls-files")]
+
 # An error that ended a program: what the program printed before it is the observation, not noise around it.
 _PROGRAMS = {"python", "javascript", "jvm"}
 _RUNNERS = {"pytest", "unittest", "jest", "vitest", "node", "java"}
@@ -50,6 +82,17 @@ class Extraction:
     """Lines of the output that neither stand in the text nor in a record."""
     repaired: int
     """Lines put back verbatim since the records alone would have lost a fact."""
+
+
+def worth_extracting(command: str) -> bool:
+    """Whether a command's output is about building, testing or running, and not text that it was asked to show.
+
+    False where the last command of a line searches, lists or prints files, or shows what version control holds:
+    such output may quote diagnostics, but is none.
+    """
+    last = re.split(r"&&|\|\||;|\n|\|", command.strip())[-1].split()
+    words = list(itertools.dropwhile(lambda word: "=" in word or word in ("sudo", "time", "env"), last))
+    return not words or not (words[0] in _SHOWING or words[:2] in _SHOWING_GIT)
 
 
 def default_extractors() -> tuple[Extractor, ...]:

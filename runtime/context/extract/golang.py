@@ -32,13 +32,15 @@ class GoExtractor:
         fails: dict[str, int] = {}
         package: str | None = None
         current: str | None = None
+        # A line "file.go:3: text" alone may as well come from grep: go names the package first, or a failed build.
+        built = any(_PACKAGE_FAIL.match(line) for line in lines)
         i = 0
         while i < len(lines):
             line = lines[i]
             i += 1
             if match := _PACKAGE.match(line):
                 package = match[1]
-            elif match := _DIAGNOSTIC.match(line):
+            elif (match := _DIAGNOSTIC.match(line)) and (package or built or match[0].startswith("vet: ")):
                 start = i
                 while i < len(lines) and lines[i].startswith("\t"):
                     i += 1

@@ -66,8 +66,8 @@ class JestExtractor:
     name = "jest"
 
     def suits(self, text: str) -> bool:
-        """jest's dot and its count."""
-        return "● " in text
+        """jest's dot, and its word for a file or its count (systemctl has the dot too)."""
+        return "● " in text and ("FAIL " in text or "Test Suites:" in text)
 
     def parse(self, lines: Sequence[str]) -> Parsed:
         """Read a run; the summary that repeats all failures at the end of long runs counts once."""

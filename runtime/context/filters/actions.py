@@ -9,6 +9,7 @@ from typing import Any
 from deeproot.runtime.context.filters.observation import Action
 
 _SHOWING = ("cat", "head", "tail", "nl", "less", "more", "bat")
+_SWE_AGENT = ("open", "create", "edit", "insert", "append", "goto", "scroll_up", "scroll_down")
 _HEADER = re.compile(r"^\[File: (\S+) \(\d+ lines total\)\]", re.M)
 _REJECTED = re.compile(
     r"your (?:proposed )?edit has (?:introduced|not been applied)|edit was not applied", re.I
@@ -30,13 +31,17 @@ class ActionReader:
         self._cwd = cwd
         self._open: str | None = None
 
+    def enter(self, folder: str) -> None:
+        """Tell the working directory, where the host knows it (SWE-agent's state says it after each step)."""
+        self._cwd = folder
+
     def command(self, text: str, output: str = "", exit_code: int | None = None) -> Action:
         """A shell or SWE-agent command with its output. A command that failed is taken to have changed nothing."""
         text = text.strip()
         words = text.split(None, 2)
         word = words[0] if words else ""
         header = _HEADER.search(output)
-        if header and word in ("open", "create", "edit", "goto", "scroll_up", "scroll_down"):
+        if header and word in _SWE_AGENT:
             return self._swe_agent(word, text, output, header[1])
         return self._shell(text, output, exit_code)
 
@@ -60,11 +65,11 @@ class ActionReader:
     def _swe_agent(self, word: str, text: str, output: str, shown: str) -> Action:
         parts = text.split()
         if word in ("open", "create") and len(parts) > 1:
-            relative = parts[1].strip("\"'")
-            if not relative.startswith("/") and shown.endswith("/" + relative):
-                self._cwd = shown[: -len(relative) - 1]
-        self._open = shown
-        if word in ("edit", "create"):
+            self._open = parts[1].strip("\"'")
+        if self._open and shown.startswith("/") and shown.endswith("/" + self._open):
+            self._cwd = shown[: -len(self._open) - 1]  # the view spells the open file in full
+        shown = self._full(shown)
+        if word in ("edit", "create", "insert", "append"):
             if _REJECTED.search(output):
                 return Action(text)  # the view is of an edit that did not happen
             return Action(text, shows=shown, changes=(shown,))

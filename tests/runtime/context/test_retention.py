@@ -32,6 +32,8 @@ TEXTS = {p.name: to_text(p.read_bytes()) for p in sorted(OUTPUTS.glob("*.txt"))}
         ("    at f (node:internal/x:2:3)", set()),
         ("a.c:1:2: error: object 9fceb02d0ae5 is corrupt", {("place", ("a.c", "1", "2")), ("hash", ("9fceb02d0ae5",))}),
         ("tests/t.py::test_error PASSED", set()),
+        ("E   AssertionError: the answer was ok", {("assertion", ("AssertionError: the answer was ok",))}),
+        ("test tests::error ... ok", set()),
         ("0 errors, 0 warnings", set()),
         ("gcc -Werror -c a.c", set()),
     ],

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeproot.runtime.context.extract.base import Diagnostic
-from deeproot.runtime.context.extract.extract import Extraction, default_extractors, extract
+from deeproot.runtime.context.extract.extract import Extraction, default_extractors, extract, worth_extracting
 from deeproot.runtime.context.extract.native import load, strings
 from deeproot.runtime.context.filters.base import FilterContext, to_text
 from deeproot.runtime.context.filters.pipeline import Pipeline
@@ -232,3 +232,30 @@ def test_thousands_of_failures_are_read_and_kept() -> None:
     result = extract(text)
     assert len({d.target for d in result.diagnostics}) >= 60 * 11
     assert lost(text, result.text) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "worth"),
+    [
+        ("make -j4", True),
+        ("cd build && ninja", True),
+        ("LANG=C pytest -q 2>&1", True),
+        ("cargo build", True),
+        ("grep -rn error: src", False),
+        ("make 2>&1 | tail -50", False),
+        ("git diff HEAD", False),
+        ("git bisect run make", True),
+        ("cat a.log", False),
+        ("cd x; ls", False),
+        ("", True),
+    ],
+)
+def test_what_shows_text_is_not_extracted_from(command: str, worth: bool) -> None:
+    assert worth_extracting(command) is worth
+
+
+def test_words_that_other_programs_share_are_no_records() -> None:
+    grep = "".join(f"store/a.go:{n}: func Name{n}() error {{\n" for n in range(80))
+    systemd = "● nginx.service - A high performance web server\n     Active: active (running)\n" * 30
+    for text in (grep, systemd):
+        assert extract(text).diagnostics == ()

@@ -281,6 +281,25 @@ def test_superseded_reads_of_the_pydicom_run() -> None:
     assert all(texts[i] == log[i].text for i in (2, 3, 5, 6, 8, 9, 10, 11))
 
 
+def test_swe_agents_newer_commands_and_a_working_directory_learnt_from_a_view() -> None:
+    reader = ActionReader()
+    view = "[File: reproduce.py (1 lines total)]\r\n1:"
+    assert reader.command("create reproduce.py", view).shows == "reproduce.py"  # nothing says where that is
+    view = "[File: /testbed/reproduce.py (3 lines total)]\r\n1:import os"
+    assert reader.command("insert 'import os' 0", view).changes == ("/testbed/reproduce.py",)
+    view = "Text replaced.\n[File: src/a.py (9 lines total)]\n1:x"
+    assert reader.command("edit 'a' 'b'", view).changes == ("/testbed/src/a.py",)
+    assert (
+        reader.command(
+            "edit 'a' 'b'", "Your proposed edit has introduced new syntax error(s).\n" + view
+        ).changes
+        == ()
+    )
+    assert reader.command("rm reproduce.py").changes == ("/testbed/reproduce.py",)
+    reader.enter("/elsewhere")
+    assert reader.command("cat b").shows == "/elsewhere/b"
+
+
 @pytest.mark.parametrize(
     ("command", "shows", "changes"),
     [
