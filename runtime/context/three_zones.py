@@ -146,10 +146,10 @@ class _Fold:
         return (self._versions[uri], self._staged[uri].seq, uri)
 
     def _fresh_tokens(self) -> int:
-        return sum(item.tokens for item, _ in self._fresh.values())
+        return sum([item.tokens for item, _ in self._fresh.values()]) if self._fresh else 0
 
     def _total(self) -> int:
-        files = sum(item.tokens for item in self._staged.values())
+        files = sum([item.tokens for item in self._staged.values()]) if self._staged else 0
         pointer = self._pointer.tokens if self._pointer is not None else 0
         return self._fixed + pointer + self._tokens + files + self._fresh_tokens()
 

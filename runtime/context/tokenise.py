@@ -62,6 +62,7 @@ class SegmentTokenizer:
         self._tokenizer = tokenizer
         self.controls = {token.text: token for token in control_tokens(tokenizer)}
         every = list(self.controls.values())
+        self.control_ids = {token.text: np.array([token.token_id], dtype=np.int32) for token in every}
         self._encoders = (
             TextEncoder(tokenizer, every),
             # The model's own words: its shorthands (`<think>`) come back as the ids that it wrote.
@@ -169,7 +170,8 @@ class _Joiner:
         self._model_written = model_written
         self._run: list[tuple[str, Hashable]] = []
         self._arrays: list[TokenIds] = []
-        self._boundaries: list[Boundary] = []
+        self._starts: list[tuple[Hashable, int]] = []
+        """Where each stretch of one segment begins."""
         self._length = 0
         self._swallow_next = False
         self._verified = 0
@@ -197,14 +199,14 @@ class _Joiner:
         if left and self._run:
             self._run[-1] = (self._run[-1][0].rstrip(), self._run[-1][1])
         self._end_run()
-        self._emit(np.array([self._source.controls[control].token_id], dtype=np.int32), segment)
+        self._emit(self._source.control_ids[control], segment)
         self._swallow_next = right
 
     def finish(self) -> Tokenised:
         self._end_run()
         ids = np.concatenate([EMPTY, *self._arrays])
         return Tokenised(
-            ids, tuple(self._boundaries), self._verified, tuple(self._unverified), tuple(self._unclean)
+            ids, self._boundaries(), self._verified, tuple(self._unverified), tuple(self._unclean)
         )
 
     def _end_run(self) -> None:
@@ -231,9 +233,13 @@ class _Joiner:
     def _emit(self, ids: TokenIds, segment: Hashable) -> None:
         if not ids.size:
             return
+        if not self._starts or self._starts[-1][0] != segment:
+            self._starts.append((segment, self._length))
         self._arrays.append(ids)
-        start, self._length = self._length, self._length + ids.size
-        if self._boundaries and self._boundaries[-1].segment == segment:
-            self._boundaries[-1] = Boundary(segment, self._boundaries[-1].start, self._length)
-        else:
-            self._boundaries.append(Boundary(segment, start, self._length))
+        self._length += ids.size
+
+    def _boundaries(self) -> tuple[Boundary, ...]:
+        ends = [*(start for _, start in self._starts[1:]), self._length][: len(self._starts)]
+        return tuple(
+            Boundary(segment, start, end) for (segment, start), end in zip(self._starts, ends, strict=True)
+        )
