@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deeproot.runtime.context.events import Event
+from deeproot.runtime.context.extract.extract import extract, worth_extracting
 from deeproot.runtime.context.filters.actions import ActionReader
 from deeproot.runtime.context.filters.base import Filter, FilterContext
 from deeproot.runtime.context.filters.observation import Action, Observation, ObservationLog
@@ -17,14 +18,24 @@ from deeproot.runtime.context.staging import Filtered, Superseded
 class PipelineFilter:
     """A `StageFilter` for one log. `count`: tokens of a text. `filters`: the stages (None: the usual ones).
 
+    `extract_over`: output of builds, tests and linters over that many tokens is staged as its diagnostics (None:
+    never); where no format is known, all of it stays.
     Superseded reads are not touched here: which ones there are is told, and the layout says when they shrink.
     """
 
-    def __init__(self, count: Callable[[str], int], filters: Sequence[Filter] | None = None) -> None:
+    def __init__(
+        self,
+        count: Callable[[str], int],
+        filters: Sequence[Filter] | None = None,
+        *,
+        extract_over: int | None = 400,
+    ) -> None:
         stages = default_filters() if filters is None else filters
         self._pipeline = Pipeline(
             [stage for stage in stages if not isinstance(stage, SupersededReadFilter)], count_tokens=count
         )
+        self._count = count
+        self._extract_over = extract_over
         self._pointer = SupersededReadFilter()
         self._log = ObservationLog()
         self._actions = ActionReader()
@@ -38,7 +49,23 @@ class PipelineFilter:
         index = self._log.append(Observation(event.seq, action, text, event.time_ns / 1e9))
         self._note(index, action)
         result = self._pipeline.run(text, FilterContext(self._log, index))
-        return Filtered(result.text, _notes(result))
+        text, extraction = self._extracted(action, result.text)
+        return Filtered(text, _notes(result) + extraction)
+
+    def _extracted(self, action: Action, text: str) -> tuple[str, tuple[str, ...]]:
+        """Diagnostics instead of a long output, if it is of a known format and not a text that was asked for."""
+        if self._extract_over is None or action.shows is not None or not worth_extracting(action.command):
+            return text, ()
+        size = self._count(text)
+        if size <= self._extract_over:
+            return text, ()
+        found = extract(text)
+        left = self._count(found.text)
+        if not found.tools or "fallback" in found.tools or left >= size:
+            return text, ()
+        return found.text, (
+            f"extraction ({', '.join(found.tools)}): {size} -> {left} tokens, {found.omitted} lines left out",
+        )
 
     def take_superseded(self) -> list[Superseded]:
         """Views that edits made stale since the last question."""

@@ -370,6 +370,34 @@ def test_superseded_reads_of_the_pydicom_run_are_found(tok: TokenizersAdapter, l
     assert all("stale view of" in text for _, text in found.values())
 
 
+@pytest.mark.parametrize(("command", "extracted"), [("pytest -q", True), ("cat report.txt", False)])
+def test_long_test_output_is_staged_as_its_diagnostics(
+    command: str,
+    extracted: bool,
+    tok: TokenizersAdapter,
+    make_template: Callable[[str], ChatTemplate],
+    log: EventLog,
+) -> None:
+    output = (HERE / "fixtures" / "tool_outputs" / "second_pytest.txt").read_text(encoding="utf-8")
+    record.user(log, "Run it.")
+    call = {"name": "bash", "arguments": json.dumps({"command": command})}
+    record.assistant(log, "", tool_calls=[{"id": "c1", "type": "function", "function": call}])
+    result = record.tool_result(log, "c1", output, exit_code=1)
+    made = WorkingSet(
+        policy=AppendOnly(), tokenizer=tok, template=make_template("qwen2.5-instruct"), result_tokens=None
+    )
+    context = made.assemble(log)
+    segment = next(s for s in context.report.segments if s.key == f"e{result}")
+    assert any(note.startswith("extraction (pytest): ") for note in segment.notes) == extracted
+    raw = tok.encode(output, parse_special=False).size
+    assert (segment.tokens < raw / 2) == extracted
+    staged = next(m["content"] for m in context.messages if m["role"] == "tool")
+    for line in output.splitlines():
+        if line.startswith("FAILED "):
+            assert line.split(" - ")[0].removeprefix("FAILED ") in staged
+    assert log.payload(segment.payload_hash).decode() == output
+
+
 def test_over_budget_is_said_with_numbers(
     tok: TokenizersAdapter, make_template: Callable[[str], ChatTemplate]
 ) -> None:
