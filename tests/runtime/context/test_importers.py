@@ -129,7 +129,10 @@ def test_a_live_log_becomes_a_trajectory_that_reads_back() -> None:
     [
         ({}, "trajectory is missing"),
         ({"trajectory": [3]}, r"trajectory\[0\] is int"),
-        ({"trajectory": [{"action": "a", "observation": "b", "response": 1}]}, r"trajectory\[0\]\.response is int"),
+        (
+            {"trajectory": [{"action": "a", "observation": "b", "response": 1}]},
+            r"trajectory\[0\]\.response is int",
+        ),
         ({"trajectory": [{"action": "a", "response": "b"}]}, r"trajectory\[0\]\.observation is missing"),
         ({"trajectory": [], "history": [{"role": "x"}]}, r"history\[0\]\.role is 'x'"),
     ],
