@@ -175,10 +175,8 @@ def test_followed_through_everything(source: str, shown: str) -> None:
     indent=st.sampled_from(["", "indent=2", "indent=4, sort_keys=true", "ensure_ascii=true", "separators=(',', ':')"]),
 )  # fmt: skip
 def test_tojson_spells_as_transformers_does(value: Any, indent: str) -> None:
-    source = "{{ tools | tojson(%s) }}|{{ {'q': messages[0].content, 'v': tools} | tojson(%s) }}" % (
-        indent,
-        indent,
-    )  # noqa: UP031
+    source = "{{ tools | tojson(ARGS) }}|{{ {'q': messages[0].content, 'v': tools} | tojson(ARGS) }}"
+    source = source.replace("ARGS", indent)
     messages = chat(("user", 'c"\n'))
     tools = [{"v": value}]
     spans = ChatTemplate(source).render(messages, tools=tools, tools_segment=1)
