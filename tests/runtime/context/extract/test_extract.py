@@ -259,3 +259,9 @@ def test_words_that_other_programs_share_are_no_records() -> None:
     systemd = "● nginx.service - A high performance web server\n     Active: active (running)\n" * 30
     for text in (grep, systemd):
         assert extract(text).diagnostics == ()
+
+
+def test_a_rust_test_without_its_section_is_named_all_the_same() -> None:
+    """The time limit came between the list of tests and what they printed."""
+    text = "running 2 tests\ntest a::slow ... FAILED\ntest a::fast ... ok\n" + "waiting for the lock\n" * 60
+    assert [d.target for d in extract(text).diagnostics] == ["a::slow"]

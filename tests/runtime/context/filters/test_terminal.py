@@ -271,6 +271,7 @@ def test_plain_text_comes_back_itself() -> None:
         ("long line\rshort\n", "shortline\n"),
         ("漢字\rab", "ab字"),
         ("漢字\ra", "a 字"),
+        ("漢字\x08X", "漢 X"),
         ("e\u0301x\rE", "Ex"),
         ("👍 ok\r\x1b[2Kdone", "done"),
         ("\x1b]8;;http://x/\x07link\x1b]8;;\x07", "link"),

@@ -1,6 +1,7 @@
 """Skeletons: they parse where the source did, keep every declaration, fold only bodies, and keep what is asked for."""
 
 import ast
+import dataclasses
 import random
 import re
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeproot.runtime.context.skeleton import fold as fold_module
 from deeproot.runtime.context.skeleton.fold import Skeleton, skeleton, skeleton_of_file
 from deeproot.runtime.context.skeleton.languages import (
     LANGUAGES,
@@ -272,19 +274,25 @@ def test_any_text_is_taken(text: str, name: str) -> None:
     assert parses(result.text, name) or not result.source_parses
 
 
-def test_a_fold_that_would_break_the_source_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker that does not parse in one place stands for a grammar that mistakes one."""
-    from deeproot.runtime.context.skeleton import fold as module
+@pytest.mark.parametrize(
+    ("marker", "until"),
+    [("((", None), ("...", "return 1")],
+    ids=["does not parse", "swallows the next method"],
+)
+def test_a_fold_that_would_break_the_source_is_not_made(
+    monkeypatch: pytest.MonkeyPatch, marker: str, until: str | None
+) -> None:
+    """A wrong fold stands for a grammar that mistakes where a body ends or what may stand in its place."""
+    made = fold_module._fold
+    end = SAMPLES["pool.py"].index(until) + len(until) if until else None
 
-    made = module._fold
-
-    def broken(symbol: str, *rest: object) -> object:
+    def wrong(symbol: str, *rest: object) -> object:
         fold = made(symbol, *rest)  # type: ignore[arg-type]
         if fold is None or symbol != "Pool.acquire":
             return fold
-        return module.Fold(fold.symbol, fold.first, fold.last, fold.start, fold.end, "((")
+        return dataclasses.replace(fold, marker=marker, end=end or fold.end)
 
-    monkeypatch.setattr(module, "_fold", broken)
+    monkeypatch.setattr(fold_module, "_fold", wrong)
     result = of_sample("pool.py")
     assert [f.symbol for f in result.folds] == ["Pool.free", "warn"]
     assert parses(result.text, "python")
