@@ -1,0 +1,50 @@
+"""Tool schemas: sorted once by name, then frozen, so that no order of arrival moves a byte."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deeproot.runtime.context.canonical import CanonicalError, canonical_json
+from deeproot.runtime.context.items import Item
+
+
+def spell_tools(payload: str) -> str:
+    """A list of schemas as canonical JSON, by name, each with sorted keys, whatever order they came in.
+
+    Raises ValueError if `payload` is no JSON list of objects.
+    """
+    schemas = json.loads(payload)
+    if not isinstance(schemas, list) or not all(isinstance(schema, dict) for schema in schemas):
+        raise ValueError("tools are no JSON list of objects; log them with record.tools")
+    return _spell(sorted(schemas, key=lambda schema: (_name(schema), _spell(schema))))
+
+
+def frozen_tools(items: Sequence[Item]) -> tuple[tuple[Mapping[str, Any], ...], Item | None, tuple[str, ...]]:
+    """The schemas to send, the item that they stem from, and a note for each time that they really changed.
+
+    A list that is merely in another order, or spelled otherwise, changes nothing: the first item stays.
+    """
+    frozen: Item | None = None
+    notes: list[str] = []
+    for item in items:
+        if item.part != "tools":
+            continue
+        # Staging has sorted and spelled them canonically, so that equal lists are equal texts.
+        if frozen is None or item.text != frozen.text:
+            if frozen is not None:
+                notes.append(f"tools changed at {item.key}: the whole prompt is computed anew from there")
+            frozen = item
+    return (tuple(json.loads(frozen.text)), frozen, tuple(notes)) if frozen is not None else ((), None, ())
+
+
+def _spell(value: Any) -> str:
+    """Canonical JSON; with Python's spelling where that has none (an integer limit of 2^63 - 1 in a schema, say)."""
+    try:
+        return canonical_json(value)
+    except CanonicalError:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _name(schema: Mapping[str, Any]) -> str:
+    function = schema.get("function", schema)
+    return str(function.get("name", "")) if isinstance(function, Mapping) else ""

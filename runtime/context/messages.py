@@ -1,0 +1,54 @@
+"""A plan as chat messages: each placement a part, neighbours of one role one message."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from deeproot.runtime.context.items import Item, Placement
+from deeproot.runtime.context.template import ChatMessage, Part
+
+_MERGED = ("system", "developer", "user")
+
+
+def chat_messages(placements: Sequence[Placement], separator: Callable[[str, str], str]) -> list[ChatMessage]:
+    """Messages whose parts name the placement that they come from.
+
+    System messages come first, since templates take them nowhere else; user messages that meet are merged, since
+    templates want roles to alternate. `separator(left, right)`: what stands between two parts.
+    """
+    ordered = sorted(placements, key=lambda placed: not _is_system(placed.item))
+    made: list[ChatMessage] = []
+    for placed in ordered:
+        item = placed.item
+        role = "system" if _is_system(item) else item.role
+        last = made[-1] if made else None
+        if last is not None and last.role == role and role in _MERGED and not item.fields and not last.fields:
+            if not item.text:
+                continue
+            left = last.parts[-1].text if last.parts else ""
+            text = separator(left, item.text) + item.text if left else item.text
+            made[-1] = ChatMessage(role, (*last.parts, Part(text, item.key)), {})
+        else:
+            made.append(ChatMessage(role, (Part(item.text, item.key),), item.fields))
+    return made
+
+
+def openai_messages(messages: Sequence[ChatMessage], placements: Sequence[Placement]) -> list[dict[str, Any]]:
+    """The same as OpenAI's API takes it. An assistant's message goes back as it came."""
+    items: dict[Hashable, Item] = {placed.item.key: placed.item for placed in placements}
+    return [_openai_message(message, items) for message in messages]
+
+
+def _openai_message(message: ChatMessage, items: Mapping[Hashable, Item]) -> dict[str, Any]:
+    item = items[message.parts[0].segment]
+    content: Any = message.content
+    if len(message.parts) == 1 and item.raw_content is not None and message.role != "tool":
+        content = item.raw_content
+    elif message.role == "assistant" and not content and message.fields.get("tool_calls"):
+        content = None
+    made: dict[str, Any] = {"role": message.role, "content": content}
+    made.update(message.fields)
+    return made
+
+
+def _is_system(item: Item) -> bool:
+    return item.role in ("system", "developer")

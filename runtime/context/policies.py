@@ -1,0 +1,96 @@
+"""The plain layouts: everything, and a sliding window."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deeproot.runtime.context.budget import Budget, BudgetError
+from deeproot.runtime.context.frozen_tools import frozen_tools
+from deeproot.runtime.context.grouping import Group, newest_states, root_items, turn_groups
+from deeproot.runtime.context.host_items import status
+from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
+from deeproot.runtime.context.segments import Zone
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOnly:
+    """The whole log in its order. `budget` None: no limit; else more than its total is an error."""
+
+    budget: int | None = None
+
+    @property
+    def name(self) -> str:
+        return "append_only"
+
+    def plan(self, items: Sequence[Item], context: PlanContext) -> Plan:
+        tools, tools_item, notes = frozen_tools(items)
+        groups = turn_groups(items)
+        placements = place_root(items)
+        placements += place_groups(groups, len(groups) - 1)
+        placements += place_status(items, context)
+        return Plan(tuple(placements), tools, tools_item, notes=notes, budget_tokens=self.budget)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """The root and the newest turns that fit in `budget` tokens; what slides out is forgotten, anchors too."""
+
+    budget: int
+
+    @property
+    def name(self) -> str:
+        return "sliding_window"
+
+    def plan(self, items: Sequence[Item], context: PlanContext) -> Plan:
+        tools, tools_item, notes = frozen_tools(items)
+        groups = turn_groups(items)
+        root = place_root(items)
+        tail = place_status(items, context)
+        room = self.budget - context.fixed - sum(p.item.tokens for p in (*root, *tail))
+        first = len(groups)
+        while first > 0 and groups[first - 1].tokens <= room:
+            first -= 1
+            room -= groups[first].tokens
+        if groups and first == len(groups):
+            raise BudgetError(
+                f"the newest turn has {groups[-1].tokens} tokens and {max(0, room)} of {self.budget} are left for it;"
+                " shorten its tool results or raise the budget"
+            )
+        drops = tuple(drop for group in groups[:first] for drop in dropped(group, "slid out of the window"))
+        placements = root + place_groups(groups[first:], len(groups) - first - 1) + tail
+        return Plan(tuple(placements), tools, tools_item, drops, notes, self.budget)
+
+
+def place_root(items: Sequence[Item]) -> list[Placement]:
+    """Policy, constraints and task."""
+    why = {
+        "policy": "supervisor's policy",
+        "constraint": "constraint, verbatim",
+        "demo": "demonstration",
+        "task": "the user's task",
+    }
+    return [Placement(item, Zone.ROOT, why.get(item.part, "instruction")) for item in root_items(items)]
+
+
+def place_groups(groups: Sequence[Group], leaf_from: int) -> list[Placement]:
+    """Turns in order; those from index `leaf_from` on are the leaf."""
+    placed = []
+    for i, group in enumerate(groups):
+        zone, why = (Zone.LEAF, "newest turns") if i >= leaf_from else (Zone.TRUNK, "older turn, settled")
+        placed += [Placement(item, zone, "anchor" if item.anchor else why) for item in group.items]
+    return placed
+
+
+def place_status(items: Sequence[Item], context: PlanContext) -> list[Placement]:
+    """The newest state readings, at the tail."""
+    made = status(newest_states(items), context)
+    return [Placement(made, Zone.LEAF, "newest state readings")] if made else []
+
+
+def dropped(group: Group, why: str) -> list[Drop]:
+    """What leaving out a group leaves out."""
+    return [Drop(item.key, item.seq, item.tokens, why, item.source.payload_hash) for item in group.items]
+
+
+def as_budget(budget: int | Budget) -> Budget:
+    """A number of tokens as a budget with the usual marks and shares."""
+    return budget if isinstance(budget, Budget) else Budget(budget)

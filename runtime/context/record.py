@@ -1,0 +1,77 @@
+"""Short ways to append the events that an agent's host has to say. Each returns the new event's number."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deeproot.runtime.context.event_log import EventLog, EventLogError
+from deeproot.runtime.context.events import EventKind
+
+
+def policy(log: EventLog, text: str, *, conditions: Sequence[str] = ()) -> int:
+    """The supervisor's policy, first part of the root. `conditions`: the yes-or-no facts that shaped this text."""
+    data = {"role": "system", "part": "policy", "conditions": list(conditions)}
+    return log.append(EventKind.INSTRUCTION, text, data=data).seq
+
+
+def constraint(log: EventLog, text: str) -> int:
+    """One constraint, kept verbatim in the root and restated by the reminder."""
+    return log.append(EventKind.INSTRUCTION, text, data={"role": "system", "part": "constraint"}).seq
+
+
+def tools(log: EventLog, schemas: Sequence[Mapping[str, Any]]) -> int:
+    """The tool schemas in OpenAI's form (`{"type": "function", "function": {...}}`)."""
+    for i, schema in enumerate(schemas):
+        if not isinstance(schema.get("function"), Mapping) or not isinstance(
+            schema["function"].get("name"), str
+        ):
+            raise EventLogError(f"tools[{i}].function.name is missing; give OpenAI's form of a tool")
+    return log.append(EventKind.INSTRUCTION, json.dumps(list(schemas)), data={"part": "tools"}).seq
+
+
+def user(log: EventLog, text: str) -> int:
+    """A user's message: the task if it is the first, a turn later."""
+    return log.append(EventKind.INSTRUCTION, text, data={"role": "user"}).seq
+
+
+def assistant(
+    log: EventLog, text: str, *, tool_calls: Sequence[Mapping[str, Any]] = (), reasoning: str = ""
+) -> int:
+    """The model's message as it came: `tool_calls` in OpenAI's form, `reasoning` apart."""
+    message: dict[str, Any] = {}
+    if tool_calls:
+        message["tool_calls"] = [dict(call) for call in tool_calls]
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return log.append(EventKind.ASSISTANT, text, data={"role": "assistant", "message": message}).seq
+
+
+def tool_result(
+    log: EventLog,
+    call_id: str,
+    payload: str | bytes,
+    *,
+    name: str = "",
+    exit_code: int | None = None,
+    uri: str = "",
+) -> int:
+    """A tool's answer, raw. `uri`: what was read or run, if the host knows it better than the tool's name."""
+    data: dict[str, Any] = {"role": "tool", "message": {"name": name} if name else {}}
+    if uri:
+        data["uri"] = uri
+    return log.append(EventKind.TOOL_RESULT, payload, data=data, call_id=call_id, exit_code=exit_code).seq
+
+
+def file_version(log: EventLog, uri: str, payload: str | bytes, *, call_id: str | None = None) -> int:
+    """The bytes of a file as the host itself read them; the newest version is the one that is staged."""
+    return log.append(EventKind.FILE_VERSION, payload, data={"uri": uri}, call_id=call_id).seq
+
+
+def diagnostic(log: EventLog, payload: str, *, call_id: str | None = None, uri: str = "") -> int:
+    """What the host extracted from a tool's output (untrusted words, host's form)."""
+    return log.append(EventKind.DIAGNOSTIC, payload, data={"uri": uri or "diag://host"}, call_id=call_id).seq
+
+
+def state(log: EventLog, name: str, value: str) -> int:
+    """A reading of the environment; the newest value of each name stands at the tail."""
+    return log.append(EventKind.STATE_CHANGE, value, data={"name": name}).seq

@@ -1,0 +1,257 @@
+"""Events to items: filtered, shortened if huge, enveloped, measured. Done once per event, in the log's order."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from deeproot.runtime.context.envelope import Defence, Envelopes, Provenance, iso_time
+from deeproot.runtime.context.events import Event, EventKind, payload_text
+from deeproot.runtime.context.frozen_tools import spell_tools
+from deeproot.runtime.context.items import Item, Part, Replacement
+from deeproot.runtime.context.segments import Authority, Channel, Source
+
+_TRUST = {
+    Authority.SUPERVISOR: "supervisor",
+    Authority.VERIFIED: "verified",
+    Authority.UNTRUSTED: "untrusted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What became of a tool result. `notes`: one line for each thing that was taken away, and how to read it."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Observation `seq` shows what event `since` replaced; `text` is the pointer that may stand for it."""
+
+    seq: int
+    since: int
+    text: str
+
+
+class StageFilter(Protocol):
+    """Filters the tool results of one log, fed in order; deterministic."""
+
+    def add(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Filtered:
+        """The next tool result and the call that it answers (`{"name", "arguments"}`), if known."""
+
+    def take_superseded(self) -> list[Superseded]:
+        """What the results added since the last question have superseded."""
+
+
+class Stager:
+    """Holds what staging one log needs to remember: open calls, file versions seen, the first failure."""
+
+    def __init__(
+        self,
+        *,
+        count: Callable[[str], int],
+        overhead: int,
+        envelopes: Envelopes,
+        defence: Defence,
+        result_tokens: int | None,
+        stage_filter: StageFilter | None,
+    ) -> None:
+        self._count = count
+        self._overhead = overhead
+        self._envelopes = envelopes
+        self._defence = defence
+        self._result_tokens = result_tokens
+        self._filter = stage_filter
+        self._calls: dict[str, Mapping[str, Any]] = {}
+        self._seen_task = False
+        self._seen_failure = False
+        self._items: dict[int, tuple[Item, Event]] = {}
+        self.replacements: dict[str, Replacement] = {}
+
+    def stage(self, event: Event, payload: bytes) -> Item | None:
+        """The item of the next event of the log, or None if it is nothing for a prompt."""
+        text = payload_text(payload)
+        match event.kind:
+            case EventKind.INSTRUCTION:
+                return self._instruction(event, text)
+            case EventKind.ASSISTANT:
+                return self._assistant(event, text)
+            case EventKind.TOOL_RESULT:
+                return self._tool_result(event, text)
+            case EventKind.FILE_VERSION:
+                body = self._enveloped("artifact", text, event, Authority.VERIFIED)
+                return self._item(event, "artifact", "user", body, Authority.VERIFIED, Channel.ARTIFACT)
+            case EventKind.DIAGNOSTIC:
+                body = self._enveloped("observation", text, event, Authority.UNTRUSTED)
+                return self._item(event, "diagnostic", "user", body, Authority.UNTRUSTED, Channel.OBSERVATION)
+            case EventKind.STATE_CHANGE:
+                if "name" not in event.data:
+                    return None
+                line = (
+                    f"{self._envelopes.attribute(str(event.data['name']))}: {self._envelopes.attribute(text)}"
+                )
+                return self._item(event, "state", "user", line, Authority.VERIFIED, Channel.OBSERVATION)
+
+    def _instruction(self, event: Event, text: str) -> Item:
+        part: Part = event.data.get("part", "other")
+        if part == "tools":
+            return self._tools(event, text)
+        role = str(event.data.get("role", "user"))
+        if role in ("system", "developer"):
+            part = "constraint" if part == "constraint" else "policy"
+        else:
+            if part != "demo":
+                part = "turn" if self._seen_task else "task"
+                self._seen_task = True
+        return self._item(event, part, role, text, Authority.SUPERVISOR, Channel.INSTRUCTION)
+
+    def _tools(self, event: Event, text: str) -> Item:
+        try:
+            spelled = spell_tools(text)
+        except ValueError as error:
+            raise ValueError(f"event {event.seq}: {error}") from None
+        return self._item(event, "tools", "system", spelled, Authority.SUPERVISOR, Channel.INSTRUCTION)
+
+    def _assistant(self, event: Event, text: str) -> Item:
+        calls = event.data.get("message", {}).get("tool_calls") or []
+        for call in calls:
+            if isinstance(call, Mapping) and isinstance(call.get("id"), str):
+                self._calls[call["id"]] = call.get("function") or {}
+        if not calls and event.call_id is not None:
+            self._calls[event.call_id] = {
+                "name": "shell",
+                "arguments": event.data.get("step", {}).get("action", ""),
+            }
+        ids = [call["id"] for call in calls if isinstance(call, Mapping) and isinstance(call.get("id"), str)]
+        if event.call_id is not None:
+            ids.append(event.call_id)
+        item = self._item(event, "assistant", "assistant", text, Authority.UNTRUSTED, Channel.OBSERVATION)
+        return replace(item, call_ids=tuple(dict.fromkeys(ids)))
+
+    def _tool_result(self, event: Event, text: str) -> Item:
+        call = self._calls.get(event.call_id or "")
+        notes: tuple[str, ...] = ()
+        if self._filter is not None:
+            filtered = self._filter.add(event, text, call)
+            text, notes = filtered.text, filtered.notes
+        if self._result_tokens is not None:
+            text, more = preview(text, self._result_tokens, self._count, event.payload_hash)
+            notes += more
+        body = self._enveloped("observation", text, event, Authority.UNTRUSTED, call)
+        role = str(event.data.get("role", "tool"))
+        item = self._item(event, "observation", role, body, Authority.UNTRUSTED, Channel.OBSERVATION, call)
+        failed = event.exit_code not in (None, 0)
+        first_failure = failed and not self._seen_failure
+        self._seen_failure = self._seen_failure or failed
+        item = replace(item, notes=notes, failed=failed, anchor=item.anchor or first_failure)
+        self._items[event.seq] = (item, event)
+        self._note_superseded()
+        return item
+
+    def _note_superseded(self) -> None:
+        for found in self._filter.take_superseded() if self._filter is not None else ():
+            if found.seq not in self._items:
+                continue
+            item, event = self._items[found.seq]
+            body = self._enveloped("observation", found.text, event, Authority.UNTRUSTED, uri=item.source.uri)
+            size = item.tokens - self._count(item.text) + self._count(body)
+            shorter = replace(item, text=body, tokens=size, notes=(*item.notes, "superseded read"))
+            if size < item.tokens:
+                self.replacements[item.key] = Replacement(shorter, found.since)
+
+    def _enveloped(
+        self,
+        tag: str,
+        text: str,
+        event: Event,
+        authority: Authority,
+        call: Mapping[str, Any] | None = None,
+        uri: str | None = None,
+    ) -> str:
+        if not self._defence.marks:
+            return text
+        source = uri or source_uri(event, call)
+        trust = _TRUST[authority]
+        provenance = Provenance(source, event.time_ns, event.payload_hash, trust, event.exit_code)
+        return self._envelopes.wrap(tag, text, provenance)
+
+    def _item(
+        self,
+        event: Event,
+        part: Part,
+        role: str,
+        text: str,
+        authority: Authority,
+        channel: Channel,
+        call: Mapping[str, Any] | None = None,
+    ) -> Item:
+        fields = dict(event.data.get("message", {}))
+        if role == "tool" and event.call_id is not None:
+            fields["tool_call_id"] = event.call_id
+        extra = json.dumps(fields, ensure_ascii=False) if fields else ""
+        source = Source(
+            uri=source_uri(event, call),
+            version=f"e{event.seq}",
+            trust=_TRUST[authority],
+            read_at=iso_time(event.time_ns),
+            payload_hash=event.payload_hash,
+        )
+        return Item(
+            key=f"e{event.seq}",
+            seq=event.seq,
+            time_ns=event.time_ns,
+            kind=event.kind,
+            part=part,
+            role=role,
+            text=text,
+            fields=fields,
+            tokens=self._count(text) + (self._count(extra) if extra else 0) + self._overhead,
+            authority=authority,
+            channel=channel,
+            source=source,
+            call_id=event.call_id,
+            anchor=bool(event.data.get("anchor", False)),
+            conditions=tuple(map(str, event.data.get("conditions", ()))),
+            raw_content=event.data.get("parts") if event.data.get("content") == "parts" else None,
+        )
+
+
+def source_uri(event: Event, call: Mapping[str, Any] | None = None) -> str:
+    """Where an event's words come from, as the host says or as follows from the call."""
+    if isinstance(event.data.get("uri"), str):
+        return str(event.data["uri"])
+    match event.kind:
+        case EventKind.INSTRUCTION:
+            return f"instruction://{event.data.get('role', 'supervisor')}"
+        case EventKind.ASSISTANT:
+            return "model://assistant"
+        case EventKind.TOOL_RESULT:
+            name = event.data.get("message", {}).get("name") or (call or {}).get("name") or "unknown"
+            return f"tool://{name}/{event.call_id or event.seq}"
+        case EventKind.STATE_CHANGE:
+            return f"state://{event.data.get('name', '')}"
+        case _:
+            return f"event://{event.seq}"
+
+
+def preview(
+    text: str, limit: int, count: Callable[[str], int], payload_hash: str
+) -> tuple[str, tuple[str, ...]]:
+    """Head and tail of a text of more than `limit` tokens, cut at line ends, with a pointer to all of it."""
+    total = count(text)
+    if total <= limit:
+        return text, ()
+    share = limit / total / 2
+    while True:
+        keep = int(len(text) * share)
+        head, tail = text[:keep], text[len(text) - keep :]
+        head = head[: head.rfind("\n") + 1] or head
+        tail = tail[tail.find("\n") + 1 :] or tail
+        lines = text.count("\n") - head.count("\n") - tail.count("\n")
+        note = f"[{lines} lines left out here; the archive has all {total} tokens as {payload_hash[:16]}]"
+        short = f"{head.rstrip()}\n{note}\n{tail.lstrip()}"
+        if count(short) <= limit or keep == 0:
+            return short, (f"shortened from {total} tokens, all of it under {payload_hash[:16]}",)
+        share *= 0.8

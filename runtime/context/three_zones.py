@@ -1,0 +1,220 @@
+"""The layout that this project is about: root, trunk, leaf; settled in batches, shrunk in batches."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from deeproot.runtime.context.budget import Budget
+from deeproot.runtime.context.frozen_tools import frozen_tools
+from deeproot.runtime.context.grouping import Group, turn_groups
+from deeproot.runtime.context.host_items import archived_pointer, reminder
+from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
+from deeproot.runtime.context.policies import as_budget, dropped, place_root, place_status
+from deeproot.runtime.context.segments import Zone
+
+
+@dataclass(frozen=True, slots=True)
+class ThreeZones:
+    """Root: policy, constraints, tools, task. Trunk: files in work, older turns. Leaf: newest turns, status, reminder.
+
+    New turns are only appended until the leaf is over its share; then all but the newest settle into the trunk
+    (their bytes unchanged) and the files in work are staged as they now are. At the high water mark superseded
+    reads shrink to pointers and the oldest turns without anchors go to the archive, in one batch, down to the low
+    mark. Nothing else ever changes a byte before the leaf.
+
+    `budget`: tokens of one call, or a `Budget`. `keep_turns`: newest turns that never settle or drop.
+    `reminder_tokens`: the most that the reminder may have; 0: none.
+    """
+
+    budget: int | Budget
+    keep_turns: int = 3
+    reminder_tokens: int = 100
+
+    @property
+    def name(self) -> str:
+        return "three_zones"
+
+    def plan(self, items: Sequence[Item], context: PlanContext) -> Plan:
+        budget = as_budget(self.budget)
+        tools, tools_item, notes = frozen_tools(items)
+        root = place_root(items)
+        constraints = [placed.item for placed in root if placed.item.part == "constraint"]
+        last = reminder(constraints, context, self.reminder_tokens) if self.reminder_tokens else None
+        tail = place_status(items, context)
+        if last is not None:
+            tail.append(Placement(last, Zone.LEAF, "key constraints, at the very end"))
+        fixed = context.fixed + sum(p.item.tokens for p in (*root, *tail))
+        budget.check_fixed(fixed)
+        fold = _Fold(budget, max(1, self.keep_turns), fixed, context)
+        groups = turn_groups(items)
+        for group in groups:
+            fold.take(group)
+        placements = [*root, *fold.trunk(), *fold.leaf(), *tail]
+        limits = {zone: budget.zone_limit(zone) for zone in Zone}
+        return Plan(
+            tuple(placements),
+            tools,
+            tools_item,
+            tuple(fold.drops()),
+            notes + fold.notes(),
+            budget.total,
+            limits,
+        )
+
+
+class _Fold:
+    """Goes through the turns as the calls did, so that every decision falls at the turn where it was due."""
+
+    def __init__(self, budget: Budget, keep: int, fixed: int, context: PlanContext) -> None:
+        self._budget = budget
+        self._keep = keep
+        self._fixed = fixed
+        self._context = context
+        self._groups: list[Group] = []
+        """Turns still staged, files in work not among their items."""
+        self._settled = 0
+        """How many of them are in the trunk."""
+        self._archived: list[Group] = []
+        self._archived_tokens = 0
+        self._archived_from = sys.maxsize
+        self._archived_to = 0
+        self._pointer: Item | None = None
+        self._staged: dict[str, Item] = {}
+        """Files in work as the trunk shows them."""
+        self._fresh: dict[str, tuple[Item, Group]] = {}
+        """Newer versions, shown in the turn that brought them until the next batch."""
+        self._versions: dict[str, int] = {}
+        self._evicted: dict[str, Item] = {}
+        self._batches = 0
+        self._tokens = 0
+        """Of `_groups`."""
+        self._leaf_tokens = 0
+
+    def take(self, group: Group) -> None:
+        """Append one turn, after making room for it if need be."""
+        files = [item for item in group.items if item.part == "artifact"]
+        turn = Group([item for item in group.items if item.part != "artifact"]) if files else group
+        if turn.items or not self._groups:
+            self._groups.append(turn)
+            self._tokens += turn.tokens
+            self._leaf_tokens += turn.tokens
+        for item in files:
+            self._versions[item.source.uri] = self._versions.get(item.source.uri, 0) + 1
+            self._fresh[item.source.uri] = (item, self._groups[-1])
+        if self._leaf_tokens + self._fresh_tokens() > self._budget.zone_limit(Zone.LEAF):
+            self._settle()
+        if self._total() >= self._budget.high_tokens:
+            self._compact(group.last_seq)
+
+    def trunk(self) -> list[Placement]:
+        placed = []
+        if self._pointer is not None:
+            placed.append(Placement(self._pointer, Zone.TRUNK, "says what was archived"))
+        files = sorted(self._staged, key=self._volatility)
+        placed += [Placement(self._staged[uri], Zone.TRUNK, "file in work") for uri in files]
+        for group in self._groups[: self._settled]:
+            placed += [
+                Placement(i, Zone.TRUNK, "anchor" if i.anchor else "older turn, settled") for i in group.items
+            ]
+        return placed
+
+    def leaf(self) -> list[Placement]:
+        placed = []
+        for group in self._groups[self._settled :]:
+            placed += [
+                Placement(item, Zone.LEAF, "anchor" if item.anchor else "newest turns")
+                for item in group.items
+            ]
+            fresh = [item for item, home in self._fresh.values() if home is group]
+            placed += [Placement(item, Zone.LEAF, "file in work, new version") for item in fresh]
+        return placed
+
+    def drops(self) -> list[Drop]:
+        made = [d for group in self._archived for d in dropped(group, "archived at the high water mark")]
+        why = "files over the trunk's share"
+        evicted = self._evicted.values()
+        return made + [Drop(i.key, i.seq, i.tokens, why, i.source.payload_hash) for i in evicted]
+
+    def notes(self) -> tuple[str, ...]:
+        if not self._batches:
+            return ()
+        return (
+            f"{self._batches} batch compaction(s), from {self._budget.high_tokens} down to {self._budget.low_tokens}",
+        )
+
+    def _volatility(self, uri: str) -> tuple[int, int, str]:
+        return (self._versions[uri], self._staged[uri].seq, uri)
+
+    def _fresh_tokens(self) -> int:
+        return sum([item.tokens for item, _ in self._fresh.values()]) if self._fresh else 0
+
+    def _total(self) -> int:
+        files = sum([item.tokens for item in self._staged.values()]) if self._staged else 0
+        pointer = self._pointer.tokens if self._pointer is not None else 0
+        return self._fixed + pointer + self._tokens + files + self._fresh_tokens()
+
+    def _settle(self) -> None:
+        """The turns but the newest become trunk, until the leaf is down to its lower share; files are staged anew."""
+        target = self._budget.zone_target(Zone.LEAF)
+        before = self._settled
+        while self._leaf_tokens > target and len(self._groups) - self._settled > self._keep:
+            self._leaf_tokens -= self._groups[self._settled].tokens
+            self._settled += 1
+        if self._settled == before:
+            return
+        for uri, (item, _) in self._fresh.items():
+            self._staged[uri] = item
+            self._evicted.pop(uri, None)
+        self._fresh = {}
+        self._evict_files()
+
+    def _evict_files(self) -> None:
+        """Files over the trunk's share go, the one unchanged for longest first."""
+        limit = self._budget.zone_limit(Zone.TRUNK)
+        by_age = sorted(self._staged.values(), key=lambda item: item.seq)
+        total = sum(item.tokens for item in by_age)
+        for item in by_age:
+            if total <= limit:
+                break
+            total -= item.tokens
+            self._evicted[item.source.uri] = self._staged.pop(item.source.uri)
+
+    def _compact(self, now: int) -> None:
+        """One batch: superseded reads to pointers, then the oldest turns to the archive, down to the low mark."""
+        self._batches += 1
+        self._settle()
+        for group in self._groups:
+            for i, item in enumerate(group.items):
+                shorter = self._context.replacements.get(item.key)
+                if shorter is not None and shorter.since <= now:
+                    group.swap(i, replace(shorter.item, anchor=item.anchor))
+        self._tokens = sum(group.tokens for group in self._groups)
+        self._archive_down_to_low()
+
+    def _archive_down_to_low(self) -> None:
+        total = self._total()
+        newest = max(0, len(self._groups) - self._keep)
+        kept: list[Group] = []
+        kept_settled = 0
+        for i, group in enumerate(self._groups):
+            if i < newest and group.items and not group.anchored and total > self._budget.low_tokens:
+                total -= group.tokens
+                self._archived.append(group)
+                self._archived_tokens += group.tokens
+                self._archived_from = min(self._archived_from, group.first_seq)
+                self._archived_to = max(self._archived_to, group.last_seq)
+            else:
+                kept.append(group)
+                kept_settled += i < self._settled
+        self._groups = kept
+        self._settled = kept_settled
+        self._tokens = sum(group.tokens for group in kept)
+        self._leaf_tokens = sum(group.tokens for group in kept[kept_settled:])
+        if self._archived:
+            self._pointer = archived_pointer(
+                self._archived_from,
+                self._archived_to,
+                len(self._archived),
+                self._archived_tokens,
+                self._context,
+            )

@@ -1,0 +1,263 @@
+"""From the log to what one model call sees."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from deeproot.runtime.context.budget import BudgetError
+from deeproot.runtime.context.control_text import EMPTY
+from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
+from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.frozen_tools import frozen_tools
+from deeproot.runtime.context.host_items import host_item
+from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
+from deeproot.runtime.context.jinja_tracking import TemplateError, TrackedDict, TrackedList
+from deeproot.runtime.context.linter import Linter
+from deeproot.runtime.context.messages import chat_messages, openai_messages
+from deeproot.runtime.context.pipeline_filter import PipelineFilter
+from deeproot.runtime.context.report import Report
+from deeproot.runtime.context.reporting import lint_placements, report_of
+from deeproot.runtime.context.segments import Segment, Zone
+from deeproot.runtime.context.staging import StageFilter, Stager
+from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span, prepare_tools
+from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
+from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
+
+GENERATION_PROMPT = "generation_prompt"
+_USUAL_OVERHEAD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBoundary:
+    """Tokens `start` to `end` of the prompt belong to segment `key`."""
+
+    key: str
+    zone: Zone
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What one call sees. `token_ids`: int32, shape [tokens]; `boundaries` cover it without gaps, in its order.
+
+    `messages` and `tools` are the same for any OpenAI-compatible server.
+    """
+
+    segments: tuple[Segment, ...]
+    token_ids: TokenIds
+    boundaries: tuple[SegmentBoundary, ...]
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    report: Report
+
+    def request(self, **options: Any) -> dict[str, Any]:
+        """The body of a chat completion request; `options` (`model`, `temperature`, …) go in as they are."""
+        body: dict[str, Any] = {"messages": list(self.messages), **options}
+        if self.tools:
+            body["tools"] = list(self.tools)
+        return body
+
+
+class WorkingSet:
+    """Assembles the context of each call from an event log. A pure function of the log: a fresh one, on another
+    machine, gives the same bytes.
+
+    `tokenizer`: a `Tokenizer`, or a `SegmentTokenizer` shared with other working sets. `filters`: makes the filter
+    that a log's tool results pass, of a function that counts tokens (None: they are staged as they came). `result_tokens`: longer tool results are staged as head and
+    tail with a pointer (None: never). Staged items are kept for the log last used. For one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: LayoutPolicy,
+        tokenizer: Tokenizer | SegmentTokenizer,
+        template: ChatTemplate,
+        defence: Defence = Defence.COMBINED,
+        filters: Callable[[Callable[[str], int]], StageFilter] | None = PipelineFilter,
+        result_tokens: int | None = 4000,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.policy = policy
+        self._tokens = tokenizer if isinstance(tokenizer, SegmentTokenizer) else SegmentTokenizer(tokenizer)
+        self._template = template
+        self._variables = dict(template_variables or {})
+        self._defence = defence
+        self._envelopes = Envelopes(self._tokens.controls)
+        self._filters = filters
+        self._result_tokens = result_tokens
+        self._linter = Linter()
+        self._overhead = self._measure_overhead()
+        self._fixed: tuple[str, int] | None = None
+        self._prepared: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
+        """Messages of the last call as the template sees them; most come again."""
+        self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], TrackedList | None] | None = None
+        self._log: EventLog | None = None
+        self._stager = self._new_stager()
+        self._items: list[Item] = []
+        self._staged = 0
+
+    def assemble(self, log: EventLog, *, upto: int | None = None) -> Context:
+        """The context of the next call after event `upto` (None: the newest).
+
+        Raises `BudgetError` if it cannot fit, `TemplateError` if the template refuses the conversation.
+        """
+        self._stage(log)
+        items = self._items if upto is None else [item for item in self._items if item.seq <= upto]
+        context = PlanContext(
+            self._tokens.count, self._overhead, self._fixed_tokens(items), self._stager.replacements
+        )
+        plan = self._with_warning(self.policy.plan(items, context), context)
+        messages = chat_messages(plan.placements, self._tokens.separator)
+        spans, untracked = self._render(messages, plan)
+        model_written = {placed.item.key for placed in plan.placements if placed.item.part == "assistant"}
+        tokenised = self._tokens.join(spans, model_written)
+        if plan.budget_tokens is not None and tokenised.token_ids.size > plan.budget_tokens:
+            raise BudgetError(
+                f"the working set has {tokenised.token_ids.size} tokens for a budget of {plan.budget_tokens}: what is"
+                " left is pinned or newest; shorten the newest tool results, unpin something or raise the budget"
+            )
+        return self._context(plan, messages, tokenised, untracked)
+
+    def _stage(self, log: EventLog) -> None:
+        if log is not self._log:
+            self._log, self._stager, self._items, self._staged = log, self._new_stager(), [], 0
+        for event in log.read(self._staged + 1):
+            item = self._stager.stage(event, log.payload(event))
+            self._staged = event.seq
+            if item is not None:
+                self._items.append(item)
+
+    def _new_stager(self) -> Stager:
+        return Stager(
+            count=self._tokens.count,
+            overhead=self._overhead,
+            envelopes=self._envelopes,
+            defence=self._defence,
+            result_tokens=self._result_tokens,
+            stage_filter=self._filters(self._tokens.count) if self._filters is not None else None,
+        )
+
+    def _with_warning(self, plan: Plan, context: PlanContext) -> Plan:
+        """The sentence that tool output is data, behind the last instruction of the root."""
+        if not self._defence.warns:
+            return plan
+        warning = Placement(
+            host_item("warning", WARNING, context, role="system"), Zone.ROOT, "tool output is data"
+        )
+        at = sum(
+            placed.zone is Zone.ROOT and placed.item.part in ("policy", "other") for placed in plan.placements
+        )
+        placements = (*plan.placements[:at], warning, *plan.placements[at:])
+        return replace(plan, placements=placements)
+
+    def _render(self, messages: Sequence[ChatMessage], plan: Plan) -> tuple[list[Span], list[str]]:
+        """The spans of the rendering; with contents escaped if the template loses track of text that needs it."""
+        spans = self._render_once(messages, plan)
+        lost = [span for span in spans if not span.tracked]
+        if any(self._envelopes.escape(span.text) != span.text for span in lost):
+            spans = self._render_once([self._escaped(message) for message in messages], plan)
+        return spans, [span.text[:40] for span in lost]
+
+    def _render_once(self, messages: Sequence[ChatMessage], plan: Plan) -> list[Span]:
+        key = plan.tools_item.key if plan.tools_item is not None else None
+        if self._tools is None or self._tools[:2] != (key, plan.tools):
+            self._tools = (key, plan.tools, prepare_tools(plan.tools, key))
+        kept: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
+        for message in messages:
+            first = message.parts[0].segment
+            known = self._prepared.get(first)
+            same = known is not None and known[0] == message
+            kept[first] = known if known is not None and same else (message, self._template.prepare(message))
+        self._prepared = kept
+        return self._template.render_prepared(
+            [prepared for _, prepared in kept.values()], tools=self._tools[2], variables=self._variables
+        )
+
+    def _escaped(self, message: ChatMessage) -> ChatMessage:
+        parts = tuple(Part(self._envelopes.escape(part.text), part.segment) for part in message.parts)
+        fields = {key: _map_strings(value, self._envelopes.escape) for key, value in message.fields.items()}
+        return ChatMessage(message.role, parts, fields)
+
+    def _context(
+        self, plan: Plan, messages: Sequence[ChatMessage], tokenised: Tokenised, untracked: Sequence[str]
+    ) -> Context:
+        placements = list(plan.placements)
+        if plan.tools_item is not None:
+            placements.append(Placement(plan.tools_item, Zone.ROOT, "tool schemas, sorted and frozen"))
+        places = {placed.item.key: placed for placed in placements}
+        ids: dict[str, list[TokenIds]] = {key: [] for key in places}
+        boundaries = []
+        for boundary in tokenised.boundaries:
+            key = str(boundary.segment)
+            if key not in places:
+                boundaries.append(SegmentBoundary(GENERATION_PROMPT, Zone.LEAF, boundary.start, boundary.end))
+                continue
+            boundaries.append(SegmentBoundary(key, places[key].zone, boundary.start, boundary.end))
+            ids[key].append(tokenised.token_ids[boundary.start : boundary.end])
+        segments = tuple(_segment(placed, ids[placed.item.key]) for placed in placements)
+        report = report_of(
+            policy=self.policy.name,
+            plan=plan,
+            placements=placements,
+            tokenised=tokenised,
+            untracked=untracked,
+            lint=lint_placements(placements, tokenised, self._linter),
+        )
+        tokenised.token_ids.setflags(write=False)
+        return Context(
+            segments,
+            tokenised.token_ids,
+            tuple(boundaries),
+            tuple(openai_messages(messages, plan.placements)),
+            plan.tools,
+            report,
+        )
+
+    def _fixed_tokens(self, items: Sequence[Item]) -> int:
+        """Tokens of every prompt: what the template makes of the tools, the warning, and the request to answer."""
+        tools, item, _ = frozen_tools(items)
+        key = item.text if item is not None else ""
+        if self._fixed is None or self._fixed[0] != key:
+            probe = [ChatMessage(role, (Part("x", 0),), {}) for role in ("system", "user")]
+            try:
+                spans = self._template.render(probe, tools=tools, variables=self._variables)
+                size = self._tokens.join(spans).token_ids.size
+            except TemplateError:
+                size = _USUAL_OVERHEAD + (item.tokens if item is not None else 0)
+            self._fixed = (key, size)
+        warning = self._tokens.count(WARNING) + self._overhead if self._defence.warns else 0
+        return self._fixed[1] + warning
+
+    def _measure_overhead(self) -> int:
+        """Tokens that the template puts around a message: what a second one adds beyond its content."""
+        text = "word"
+        one = [ChatMessage("user", (Part(text, 0),), {})]
+        more = [*one, ChatMessage("assistant", (Part(text, 1),), {})]
+        sizes = []
+        try:
+            for messages in (one, more):
+                spans = self._template.render(messages, add_generation_prompt=False)
+                sizes.append(self._tokens.join(spans).token_ids.size)
+        except TemplateError:
+            return _USUAL_OVERHEAD
+        return max(0, sizes[1] - sizes[0] - self._tokens.count(text)) + 2
+
+
+def _segment(placed: Placement, runs: Sequence[TokenIds]) -> Segment:
+    item = placed.item
+    ids = runs[0] if len(runs) == 1 else np.concatenate([EMPTY, *runs])
+    return Segment(item.key, placed.zone, item.authority, item.channel, item.source, ids)
+
+
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(str(key)): _map_strings(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_map_strings(item, change) for item in value]
+    return value
