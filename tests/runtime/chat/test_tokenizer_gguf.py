@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,8 @@ def test_each_way_of_cutting_by_the_book(
     by_pre: dict[str, Tokenizer], small_bpe: dict[str, Any], pre: str, text: str
 ) -> None:
     patterns, ignore_merges = REFERENCE[pre]
+    # The two engines know different versions of Unicode: leave out what is assigned in none or in one of them.
+    text = "".join(letter for letter in text if unicodedata.category(letter) != "Cn")
     expected = byte_level_ids(text, small_bpe, patterns, ignore_merges)
     assert by_pre[pre].encode(text, parse_special=False).tolist() == expected
 
