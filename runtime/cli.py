@@ -62,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_chat(commands)
     _add_doctor(commands)
+    _add_lint(commands)
     return parser
 
 
@@ -178,6 +179,45 @@ def _add_doctor(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_lint(commands: Any) -> None:
+    command = commands.add_parser(
+        "lint",
+        help="find what breaks the prefix cache in a log of requests",
+        description="Name what keeps a prefix cache from working in a log of chat completion requests (JSON lines)."
+        " Exit code 0: nothing found; 1: breaks found; 2: the log cannot be read.",
+        allow_abbrev=False,
+    )
+    command.set_defaults(module="deeproot.runtime.context.lint_command")
+    command.add_argument(
+        "log", metavar="FILE|URL|-", help="request log: a path, an http(s) address, or - for standard input"
+    )
+    command.add_argument(
+        "--tokenizer", metavar="FILE", help="tokenizer.json to count with (default: 4 characters a token)"
+    )
+    command.add_argument(
+        "--min-tokens",
+        type=_whole(0),
+        default=1,
+        metavar="N",
+        help="ignore breaks that cost fewer tokens (default: %(default)s)",
+    )
+    command.add_argument(
+        "--price",
+        type=_number(0),
+        default=3.0,
+        metavar="DOLLARS",
+        help="of a million input tokens (default: %(default)s)",
+    )
+    command.add_argument(
+        "--price-cached",
+        type=_number(0),
+        default=0.3,
+        metavar="DOLLARS",
+        help="of a million cached ones (default: %(default)s)",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 def _add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) -> None:
     default = EngineOptions(model="")
     group = command.add_argument_group("model and engine")
@@ -258,7 +298,7 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     return _checked(int, low, high, "a whole number")
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
+def _number(low: float, high: float | None = None) -> Callable[[str], float]:
     return _checked(float, low, high, "a number")
 
 

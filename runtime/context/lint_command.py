@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deeproot.runtime.context.lint_log import Break, LintResult, lint_requests
 from deeproot.runtime.context.prefix_cost import Prices
-from deeproot.runtime.context.request_log import RequestLogError, read_requests
+from deeproot.runtime.context.request_log import read_requests
 from deeproot.runtime.context.tokenise import SegmentTokenizer
-from deeproot.runtime.context.tokenizer import TokenizerError, TokenizersAdapter
+from deeproot.runtime.context.tokenizer import TokenizersAdapter
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 _MAX_BYTES = 1 << 30
@@ -21,37 +21,19 @@ _TIMEOUT_S = 60
 _CHARACTERS_A_TOKEN = 4
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    parser.description = (
-        "Name what keeps a prefix cache from working in a log of chat completion requests (JSON lines)."
-        f" Exit code {CLEAN}: nothing found; {FOUND}: breaks found; {FAILED}: the log cannot be read."
-    )
-    parser.add_argument(
-        "log", metavar="FILE|URL", help="request log: a path, an http(s) address, or - for stdin"
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="FILE", help="tokenizer.json to count with; default: 4 characters a token"
-    )
-    parser.add_argument(
-        "--min-tokens", type=int, default=1, metavar="N", help="ignore breaks that cost fewer tokens"
-    )
-    parser.add_argument(
-        "--price", type=float, default=3.0, help="dollars per million input tokens (default 3.0)"
-    )
-    parser.add_argument(
-        "--price-cached", type=float, default=0.30, help="the same for cached tokens (default 0.30)"
-    )
-    parser.add_argument("--json", action="store_true", help="write one JSON object instead of text")
-
-
 def run(args: argparse.Namespace) -> int:
-    """Do what the arguments say; returns the exit code."""
+    """Do what the arguments say (`runtime/cli.py` declares them); returns the exit code.
+
+    0: nothing found. 1: breaks found. 2: the log cannot be read.
+    """
     try:
         count = _counter(args.tokenizer)
-        result = lint_requests(read_requests(_read(args.log).splitlines()), count)
-    except (RequestLogError, TokenizerError, OSError, UnicodeDecodeError, ValueError) as error:
+        result = lint_requests(read_requests(_read(args.log).split("\n")), count)
+    except (OSError, ValueError) as error:
         print(f"deeproot lint: {args.log}: {error}", file=sys.stderr)
+        return FAILED
+    except RecursionError:
+        print(f"deeproot lint: {args.log}: a request is nested too deep", file=sys.stderr)
         return FAILED
     shown = [found for found in result.breaks if found.cost_tokens >= args.min_tokens]
     prices = Prices(args.price, args.price_cached)
@@ -65,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(source: str) -> str:
     if source == "-":
-        return sys.stdin.read()
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     if source.startswith(("http://", "https://")):
         try:
             with urllib.request.urlopen(source, timeout=_TIMEOUT_S) as response:
@@ -74,8 +56,8 @@ def _read(source: str) -> str:
             raise OSError(f"cannot be fetched ({error.reason})") from None
         if len(data) > _MAX_BYTES:
             raise OSError("is longer than 1 GiB; give a part of it")
-        return data.decode("utf-8")
-    return Path(source).read_text(encoding="utf-8")
+        return data.decode("utf-8-sig")
+    return Path(source).read_bytes().decode("utf-8-sig")
 
 
 def _counter(tokenizer: str | None) -> Callable[[str], int]:
@@ -101,7 +83,6 @@ def _as_json(result: LintResult, shown: list[Break], prices: Prices) -> str:
             "lost_dollars": _dollars(lost, prices),
             "breaks": [asdict(found) for found in shown],
         },
-        ensure_ascii=False,
     )
 
 

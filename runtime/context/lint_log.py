@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from deeproot.runtime.context.canonical import CanonicalError, canonical_json
@@ -65,12 +65,12 @@ def units_of(request: LoggedRequest) -> list[Unit]:
     head = head if head and head[0][0] == 0 else []
     rest = messages[len(head) :]
     answered = max((i for i, m in rest if m["role"] == "assistant"), default=-1)
-    units = [Unit(f"messages[{i}] ({m['role']})", Zone.ROOT, _spell(m), m) for i, m in head]
+    units = [Unit(f"messages[{i}] ({_shown(m['role'])})", Zone.ROOT, _spell(m), m) for i, m in head]
     if request.tools:
         units.append(Unit("tools", Zone.ROOT, _spell(list(request.tools)), list(request.tools)))
     for i, m in rest:
         zone = Zone.LEAF if i > answered else Zone.TRUNK
-        units.append(Unit(f"messages[{i}] ({m['role']})", zone, _spell(m), m))
+        units.append(Unit(f"messages[{i}] ({_shown(m['role'])})", zone, _spell(m), m))
     return units
 
 
@@ -80,14 +80,14 @@ def lint_requests(requests: Sequence[LoggedRequest], count: Callable[[str], int]
     A change in the earlier call's leaf (its newest user and tool messages) is what a status line or reminder does,
     and no break.
     """
-    earlier: dict[str, list[tuple[LoggedRequest, list[Unit]]]] = {}
+    earlier: dict[str, _Calls] = {}
     breaks = []
     total = reusable = 0
     for request in requests:
         units = units_of(request)
         total += sum(count(unit.text) for unit in units)
-        session = _session_of(request)
-        best = _best(earlier.get(session, []), units)
+        calls = earlier.setdefault(_session_of(request), _Calls())
+        best = calls.best(units)
         if best is not None:
             past, past_units, shared = best
             kept = sum(count(unit.text) for unit in units[:shared])
@@ -96,22 +96,41 @@ def lint_requests(requests: Sequence[LoggedRequest], count: Callable[[str], int]
             diverges = shared < min(len(past_units), len(units))
             if diverges and past_units[shared].zone is not Zone.LEAF:
                 breaks.append(_break(request, past, past_units, units, shared, kept, count))
-        earlier.setdefault(session, []).append((request, units))
+        calls.add(request, units)
     return LintResult(len(requests), len(earlier), total, reusable, tuple(breaks))
 
 
-def _best(
-    past: Sequence[tuple[LoggedRequest, list[Unit]]], units: Sequence[Unit]
-) -> tuple[LoggedRequest, list[Unit], int] | None:
-    """The earlier call that shares most units from the start, the newest of several."""
-    best: tuple[LoggedRequest, list[Unit], int] | None = None
-    for request, candidate in past:
-        shared = 0
-        while shared < min(len(candidate), len(units)) and candidate[shared].text == units[shared].text:
-            shared += 1
-        if best is None or shared >= best[2]:
-            best = (request, candidate, shared)
-    return best
+class _Calls:
+    """The calls of one session as a tree: calls that begin alike share a path, so a long log takes linear time."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[LoggedRequest, list[Unit]]] = []
+        self._root = _Node(-1)
+
+    def add(self, request: LoggedRequest, units: list[Unit]) -> None:
+        self._calls.append((request, units))
+        node = self._root
+        node.newest = len(self._calls) - 1
+        for unit in units:
+            node = node.next.setdefault(unit.text, _Node(-1))
+            node.newest = len(self._calls) - 1
+
+    def best(self, units: Sequence[Unit]) -> tuple[LoggedRequest, list[Unit], int] | None:
+        """The earlier call that shares most units from the start, the newest of several, and how many these are."""
+        if not self._calls:
+            return None
+        node, shared = self._root, 0
+        while shared < len(units) and (deeper := node.next.get(units[shared].text)) is not None:
+            node, shared = deeper, shared + 1
+        return *self._calls[node.newest], shared
+
+
+@dataclass(slots=True)
+class _Node:
+    """Calls that share all units up to here. `newest`: the last of them."""
+
+    newest: int
+    next: dict[str, "_Node"] = field(default_factory=dict)
 
 
 def _break(
@@ -186,6 +205,11 @@ def _session_of(request: LoggedRequest) -> str:
         return f"session {request.session}"
     task = next((m for m in request.messages if m["role"] == "user"), None)
     return f"{request.model} {_canonical(task)}"
+
+
+def _shown(role: str) -> str:
+    """A role as it can be printed: a log may hold anything."""
+    return role if role.isidentifier() and role.isascii() else ascii(role)
 
 
 def _spell(value: Any) -> str:

@@ -41,6 +41,8 @@ def _parse(line: str, number: int) -> LoggedRequest:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise RequestLogError(f"line {number}: not JSON ({error.msg} at column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
+        raise RequestLogError(f"line {number}: cannot be read as JSON ({error})") from None
     if not isinstance(record, dict):
         raise RequestLogError(f"line {number}: not an object; give one request a line")
     body = record

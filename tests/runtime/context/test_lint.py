@@ -1,8 +1,9 @@
 """The linter and `deeproot lint`: what is volatile, what broke the prefix, where, and what it cost."""
 
-import argparse
 import copy
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 import tokenizers
 
-from deeproot.runtime.context import lint_command, record
+from deeproot.runtime.cli import main
+from deeproot.runtime.context import record
 from deeproot.runtime.context.event_log import EventLog
-from deeproot.runtime.context.lint_log import LintResult, lint_requests
+from deeproot.runtime.context.lint_log import LintResult, Unit, _Calls, lint_requests, units_of
 from deeproot.runtime.context.linter import Linter, classify, volatile_stretches
 from deeproot.runtime.context.policies import AppendOnly
 from deeproot.runtime.context.request_log import RequestLogError, read_requests
@@ -25,6 +27,7 @@ from deeproot.runtime.context.working_set import WorkingSet
 TOOLS = [
     {"type": "function", "function": {"name": n, "parameters": {"a": 1, "b": 2}}} for n in ("one", "two")
 ]
+CHAT = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "gone"}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "one", "arguments": '{"a": 1, "b": 2}'}}
 
 
@@ -195,9 +198,7 @@ def test_bad_lines_are_named(line: str, says: str) -> None:
 
 
 def run(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser()
-    lint_command.add_arguments(parser)
-    return lint_command.run(parser.parse_args(argv))
+    return main(["lint", *argv])
 
 
 def write(path: Path, bodies: list[dict[str, Any]]) -> str:
@@ -225,6 +226,107 @@ def test_exit_codes_and_text(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert run([str(tmp_path / "broken.jsonl")]) == 2
     assert "line 1: not JSON" in capsys.readouterr().err
     assert run([bad, "--tokenizer", bad]) == 2
+
+
+def test_the_real_command(tmp_path: Path) -> None:
+    """As CI runs it: its own process, the log through a pipe, nothing heavy loaded."""
+    bodies = requests()
+    for i, body in enumerate(bodies):
+        _timestamp(body, i)
+    log = "\n".join(json.dumps(body) for body in bodies)
+    said = [
+        subprocess.run(
+            [Path(sys.executable).with_name("deeproot"), "lint", *arguments],
+            input=given,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        for arguments, given in (
+            (["-"], log),
+            (["-", "--min-tokens", "9999"], log),
+            (["-"], ""),
+            (["-", "--min-tokens", "-1"], log),
+        )
+    ]
+    assert [done.returncode for done in said] == [1, 0, 2, 2]
+    assert said[0].stdout.count("timestamp in messages[0] (system)") == 3
+    assert "the log has no request" in said[2].stderr
+    assert "--min-tokens: must be at least 0" in said[3].stderr
+    loaded = (
+        "import sys; from deeproot.runtime.cli import main; main(['lint', '/dev/null']); "
+        "print(sorted({'torch', 'triton', 'transformers', 'jinja2'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, check=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"[" * 100_000, "cannot be read as JSON"),
+        (
+            b'{"messages": [{"role": "user", "content": ' + b"1" * 5000 + b"}]}",
+            "line 1: cannot be read as JSON",
+        ),
+        (b'{"messages": [{"role": "user", "content": ' + b"[" * 900 + b"]" * 900 + b"}]}", None),
+        (b"\xff\xfe", "can't decode byte 0xff"),
+    ],
+)
+def test_nasty_logs_are_refused_in_words(
+    line: bytes, says: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(line)
+    assert run([str(log)]) == (0 if says is None else 2)
+    assert says is None or says in capsys.readouterr().err
+
+
+def test_what_a_log_says_cannot_drive_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line separators inside of strings end no line; controls and lone surrogates are shown, not sent."""
+    bodies = [
+        {"messages": [{"role": "\x1b[2J\ud800", "content": f"{i} \u2028\x1b]0;x\x07\udfff"}] * 2 + CHAT}
+        for i in (1, 2)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        "\ufeff" + "\n".join(json.dumps(b, ensure_ascii=False) for b in bodies), "utf-8", "surrogatepass"
+    )
+    assert run([str(log)]) == 2  # surrogates are no UTF-8
+    log.write_text("\ufeff" + "\n".join(json.dumps(b) for b in bodies).replace("\\u2028", "\u2028"), "utf-8")
+    assert run([str(log)]) == 1
+    assert run([str(log), "--json"]) == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    out.encode("utf-8")
+
+
+def test_a_long_session_takes_time_in_proportion() -> None:
+    """Work is counted in comparisons of whole messages: as many as the log has, not calls times calls."""
+    log = read_requests(json.dumps(body) for body in requests(120))
+    units = [units_of(request) for request in log]
+    compared = 0
+
+    class Text(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    calls = _Calls()
+    for request, own in zip(log, units, strict=True):
+        copies = [Unit(u.where, u.zone, Text(u.text), u.value) for u in own]
+        best = calls.best(copies)
+        assert best is None or best[2] == len(own) - 2
+        calls.add(request, copies)
+    assert compared <= 2 * sum(map(len, units))
 
 
 def test_json_and_exact_counts(
