@@ -57,7 +57,7 @@ def test_prompts_come_back_in_order_and_as_alone(llm: LLM) -> None:
 
 def test_token_ids_are_prompts(llm: LLM) -> None:
     sampling = SamplingOptions(max_tokens=5, temperature=0)
-    ids = llm._engine.assets.tokenizer.encode_prompt("abc").tolist()
+    ids = llm._engine.speech.assets.tokenizer.encode_prompt("abc").tolist()
     assert llm.generate([ids], sampling)[0].token_ids == llm.generate("abc", sampling)[0].token_ids
 
 
