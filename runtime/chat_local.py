@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from deeproot.runtime.chat.tool_parser import ContentDelta
 from deeproot.runtime.chat_reply import ChatFailed, Message, Reply
 from deeproot.runtime.llm import LLM, Completion
-from deeproot.runtime.options import EngineOptions, model_name
+from deeproot.runtime.model_search import name_of
+from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.sampling_options import SamplingOptions
 
 
@@ -20,7 +22,7 @@ class LocalChat:
         self, options: EngineOptions, sampling: SamplingOptions, on_progress: Callable[[int, int], None]
     ) -> None:
         """Loads the model; raises SetupError."""
-        self.name = model_name(options)
+        self.name = name_of(Path(options.model))
         self._sampling = sampling
         self._llm = LLM(options, on_progress=on_progress)
 

@@ -4,24 +4,19 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from deeproot import __version__
-from deeproot.runtime.options import (
-    DEVICES,
-    DTYPES,
-    LOAD_FORMATS,
-    LOG_LEVELS,
-    PAGE_SIZES,
-    EngineOptions,
-    ServerOptions,
-    SetupError,
-    parse_bytes,
-)
+from deeproot.runtime.config_file import expand_config
+from deeproot.runtime.flags import add_engine_flags, number, size, whole
+from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.model_search import found_models
+from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, EngineOptions, ServerOptions, SetupError
 
-Number = TypeVar("Number", int, float)
+SHELLS = ("bash", "zsh", "tcsh")
+_COMMANDS_WITH_CONFIG = ("serve", "chat")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,11 +29,11 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     parser = build_parser()
-    args = parser.parse_args(argv)
-    if args.module is None:
-        parser.print_help(sys.stderr)
-        return 2
     try:
+        args = parser.parse_args(_with_config(sys.argv[1:] if argv is None else argv, parser))
+        if args.module is None:
+            parser.print_help(sys.stderr)
+            return 2
         code: int = importlib.import_module(args.module).run(args)
     except SetupError as error:
         print(f"deeproot: error: {error}", file=sys.stderr)
@@ -63,13 +58,30 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
+    _add_models(commands)
+    _add_completion(commands)
     return parser
+
+
+def _with_config(argv: Sequence[str], parser: argparse.ArgumentParser) -> Sequence[str]:
+    """The command line with a `--config` file's flags in it, for the commands that take one."""
+    if not argv or argv[0] not in _COMMANDS_WITH_CONFIG:
+        return argv
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return [argv[0], *expand_config(argv[1:], commands.choices[argv[0]])]
+
+
+def _known_model(model: str) -> str:
+    """A path as it is, or the path of a model that goes by this name on this machine."""
+    if Path(model).exists():
+        return model
+    return next((str(found.path) for found in found_models() if found.name == model), model)
 
 
 def engine_options(args: argparse.Namespace) -> EngineOptions:
     """The engine flags of a command line."""
     return EngineOptions(
-        model=args.model,
+        model=_known_model(args.model),
         load_format=args.load_format,
         dtype=args.dtype,
         device=args.device,
@@ -78,6 +90,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+        gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,
         seed=args.seed,
     )
@@ -94,6 +107,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
         log_level=args.log_level,
+        log_format=args.log_format,
     )
 
 
@@ -102,13 +116,14 @@ def _add_serve(commands: Any) -> None:
         "serve", help="serve a model over HTTP", description="Serve a model over HTTP.", allow_abbrev=False
     )
     command.set_defaults(module="deeproot.runtime.server.serve")
-    _add_engine_flags(command, model_required=True)
+    add_engine_flags(command, model_required=True)
+    add_foreign_flags(command)
     group = command.add_argument_group("server")
     default = ServerOptions()
     group.add_argument("--host", default=default.host, help="address to listen on (default: %(default)s)")
     group.add_argument(
         "--port",
-        type=_whole(0, 65535),
+        type=whole(0, 65535),
         default=default.port,
         help="0 takes any free port (default: %(default)s)",
     )
@@ -125,27 +140,33 @@ def _add_serve(commands: Any) -> None:
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with one key a line")
     group.add_argument(
         "--shutdown-timeout",
-        type=_number(0, 3600),
+        type=number(0, 3600),
         default=default.shutdown_timeout_s,
         metavar="SECONDS",
         help="how long requests may go on after SIGTERM or Ctrl-C (default: %(default)s)",
     )
     group.add_argument(
         "--max-queued-requests",
-        type=_whole(0),
+        type=whole(0),
         default=default.max_queued_requests,
         metavar="N",
         help="requests that may wait; more are answered with 429 (default: %(default)s)",
     )
     group.add_argument(
         "--max-body-bytes",
-        type=_size,
+        type=size,
         default=default.max_body_bytes,
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
     )
     group.add_argument(
         "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"
+    )
+    group.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=default.log_format,
+        help="lines for people, or a JSON object a line (default: %(default)s)",
     )
 
 
@@ -158,13 +179,13 @@ def _add_chat(commands: Any) -> None:
         allow_abbrev=False,
     )
     command.set_defaults(module="deeproot.runtime.chat_terminal")
-    _add_engine_flags(command, model_required=False)
+    add_engine_flags(command, model_required=False)
     group = command.add_argument_group("chat")
     group.add_argument("--url", help="address of a running server, such as http://127.0.0.1:8000")
     group.add_argument("--api-key", default="", metavar="KEY", help="key for the server")
     group.add_argument("--system", default="", metavar="TEXT", help="system message")
-    group.add_argument("--max-tokens", type=_whole(1), metavar="N", help="longest reply, in tokens")
-    group.add_argument("--temperature", type=_number(0, 100), metavar="T", help="0 is greedy")
+    group.add_argument("--max-tokens", type=whole(1), metavar="N", help="longest reply, in tokens")
+    group.add_argument("--temperature", type=number(0, 100), metavar="T", help="0 is greedy")
 
 
 def _add_doctor(commands: Any) -> None:
@@ -196,21 +217,21 @@ def _add_lint(commands: Any) -> None:
     )
     command.add_argument(
         "--min-tokens",
-        type=_whole(0),
+        type=whole(0),
         default=1,
         metavar="N",
         help="ignore breaks that cost fewer tokens (default: %(default)s)",
     )
     command.add_argument(
         "--price",
-        type=_number(0),
+        type=number(0),
         default=3.0,
         metavar="DOLLARS",
         help="of a million input tokens (default: %(default)s)",
     )
     command.add_argument(
         "--price-cached",
-        type=_number(0),
+        type=number(0),
         default=0.3,
         metavar="DOLLARS",
         help="of a million cached ones (default: %(default)s)",
@@ -218,52 +239,31 @@ def _add_lint(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) -> None:
-    default = EngineOptions(model="")
-    group = command.add_argument_group("model and engine")
-    group.add_argument(
-        "--model", required=model_required, metavar="PATH", help="a GGUF file or a model folder"
+def _add_models(commands: Any) -> None:
+    command = commands.add_parser(
+        "models",
+        help="list models: served, on this machine, supported",
+        description="List what a server has loaded, which models lie on this machine, and what is supported. "
+        "A name in the list can be given to --model instead of the path.",
+        allow_abbrev=False,
     )
-    group.add_argument(
-        "--load-format", choices=LOAD_FORMATS, default=default.load_format, help="(default: auto)"
+    command.set_defaults(module="deeproot.runtime.models_command")
+    command.add_argument(
+        "--url", default="http://127.0.0.1:8000", help="server to ask (default: %(default)s)"
     )
-    group.add_argument(
-        "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_completion(commands: Any) -> None:
+    command = commands.add_parser(
+        "completion",
+        help="print a script that completes commands and flags in a shell",
+        description="Print a script that completes commands and flags. For bash: deeproot completion bash "
+        "> ~/.local/share/bash-completion/completions/deeproot",
+        allow_abbrev=False,
     )
-    group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
-    group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
-    group.add_argument(
-        "--max-model-len", type=_whole(1), metavar="N", help="tokens of prompt and output together"
-    )
-    group.add_argument(
-        "--max-num-seqs",
-        type=_whole(1),
-        default=default.max_num_seqs,
-        metavar="N",
-        help="requests that run at a time (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-num-batched-tokens",
-        type=_whole(1),
-        default=default.max_num_batched_tokens,
-        metavar="N",
-        help="tokens computed in a step at most (default: %(default)s)",
-    )
-    group.add_argument(
-        "--page-size",
-        "--block-size",
-        type=int,
-        choices=PAGE_SIZES,
-        default=default.page_size,
-        help="tokens a page of the KV cache (default: %(default)s)",
-    )
-    group.add_argument(
-        "--kv-cache-memory-bytes",
-        type=_size,
-        metavar="SIZE",
-        help="memory for the KV cache, such as 4GiB or 512M (default: a share of what is free)",
-    )
-    group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
+    command.set_defaults(module="deeproot.runtime.completion")
+    command.add_argument("shell", choices=SHELLS)
 
 
 def _keys_in_file(path: Path | None) -> list[str]:
@@ -276,37 +276,3 @@ def _keys_in_file(path: Path | None) -> list[str]:
     if not keys:
         raise SetupError(f"--api-key-file {path} holds no key: write one a line")
     return keys
-
-
-def _checked(
-    convert: Callable[[str], Number], low: float, high: float | None, kind: str
-) -> Callable[[str], Number]:
-    def parse(text: str) -> Number:
-        try:
-            value = convert(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kind}") from None
-        if not (low <= value and (high is None or value <= high)):
-            limits = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
-            raise argparse.ArgumentTypeError(f"must be {limits}, got {text}")
-        return value
-
-    return parse
-
-
-def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
-    return _checked(int, low, high, "a whole number")
-
-
-def _number(low: float, high: float | None = None) -> Callable[[str], float]:
-    return _checked(float, low, high, "a number")
-
-
-def _size(text: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if size < 1:
-        raise argparse.ArgumentTypeError("must be more than 0 bytes")
-    return size

@@ -18,6 +18,7 @@ from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.loading import read_config, resolve_dtype
 from deeproot.runtime.engine_setup import choose_device
 from deeproot.runtime.memory import available_memory, total_memory
+from deeproot.runtime.model_search import found_models
 from deeproot.runtime.options import format_bytes
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def examine(model: str | None = None) -> Report:
     """Look at the machine, its software and the models: only facts, gathered without loading weights."""
     device = choose_device("auto")
-    paths = [Path(model)] if model is not None else found_models()
+    paths = [Path(model)] if model is not None else [found.path for found in found_models()]
     report: Report = {
         "deeproot": __version__,
         "cpu": _cpu(),
@@ -65,14 +66,6 @@ def examine(model: str | None = None) -> Report:
     }
     report["faster_with"] = _advice(report)
     return report
-
-
-def found_models() -> list[Path]:
-    """Models in the cache folder that `scripts/serve` fills."""
-    home = Path(os.environ.get("DEEPROOT_HOME") or Path.home() / ".cache" / "deeproot")
-    folder = home / "models"
-    found = [*folder.glob("*.gguf"), *(path.parent for path in folder.glob("*/config.json"))]
-    return sorted(found)
 
 
 def report_lines(report: Report) -> list[str]:
@@ -130,7 +123,7 @@ def _gpus() -> list[Report]:
 def _software() -> dict[str, str | None]:
     return {
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("torch", "triton", "tokenizers")},
+        **{name: _version(name) for name in ("torch", "triton", "flash-attn", "tokenizers")},
     }
 
 

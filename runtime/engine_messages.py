@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from deeproot.runtime.options import EngineOptions
+from deeproot.runtime.options import EngineOptions, LogFormat
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 from deeproot.scheduler.stats import EngineStats
 
@@ -62,6 +62,7 @@ class Start(msgspec.Struct, frozen=True):
     """Holds the two sockets, `to_engine` and `from_engine`."""
     options: EngineOptions
     log_level: str
+    log_format: LogFormat
 
 
 def encode_start(start: Start) -> bytes:

@@ -40,7 +40,7 @@ def main() -> None:
     threading.Thread(target=_leave_with_the_server, args=(start.folder,), daemon=True).start()
     # Ctrl-C in a terminal reaches both processes; the server decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    set_up_logging(start.log_level)
+    set_up_logging(start.log_level, start.log_format)
     context = zmq.Context()
     receiver = context.socket(zmq.PULL)
     receiver.bind(f"ipc://{start.folder}/to_engine")

@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 _KV_SHARE = 0.25
 """Of the free memory, what the KV cache takes if nothing is said: the rest stays for the machine's other work."""
-_KV_SHARE_CUDA = 0.85
 _KV_BYTES_IF_UNKNOWN = 2 * 2**30
 
 
@@ -104,7 +103,7 @@ def load_scheduler(
 def _build_scheduler(options: EngineOptions, loaded: LoadedModel) -> Scheduler:
     config = loaded.config
     layout = config.kv_layout(options.page_size, loaded.dtype)
-    budget = options.kv_cache_memory_bytes or _default_kv_bytes(loaded.device)
+    budget = options.kv_cache_memory_bytes or _default_kv_bytes(options, loaded.device)
     num_pages = budget // layout.page_bytes
     if num_pages < 1:
         raise SetupError(
@@ -154,10 +153,10 @@ def _check_window(options: EngineOptions, trained: int) -> None:
         )
 
 
-def _default_kv_bytes(device: torch.device) -> int:
+def _default_kv_bytes(options: EngineOptions, device: torch.device) -> int:
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free * _KV_SHARE_CUDA)
+        free, total = torch.cuda.mem_get_info(device)
+        return max(0, int(total * options.gpu_memory_utilization) - (total - free))
     available = available_memory()
     return _KV_BYTES_IF_UNKNOWN if available is None else int(available * _KV_SHARE)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -13,6 +14,7 @@ DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
 PAGE_SIZES = (16, 32, 64, 128)
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _UNITS = {
@@ -49,6 +51,8 @@ class EngineOptions:
     max_num_batched_tokens: int = 1024
     kv_cache_memory_bytes: int | None = None
     """None: a share of the memory that is free."""
+    gpu_memory_utilization: float = 0.9
+    """Of a GPU's memory, what weights and KV cache take together, if `kv_cache_memory_bytes` is not given."""
     chat_template: Path | None = None
     """A file with a Jinja template that replaces the model's own."""
     seed: int = 0
@@ -71,15 +75,7 @@ class ServerOptions:
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
     log_level: str = "info"
-
-
-def model_name(options: EngineOptions) -> str:
-    """The name that a model gets from its path: `SmolLM2-135M-Instruct` for `…/SmolLM2-135M-Instruct.Q4_1.gguf`."""
-    path = Path(options.model).absolute()
-    if path.suffix != ".gguf":
-        return path.name
-    stem, _, quantisation = path.stem.rpartition(".")
-    return stem if stem and quantisation[:1].upper() in ("Q", "F", "B", "I") else path.stem
+    log_format: LogFormat = "text"
 
 
 def check_files(options: EngineOptions) -> None:

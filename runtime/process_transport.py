@@ -26,7 +26,7 @@ from deeproot.runtime.engine_messages import (
     ToEngine,
     encode_start,
 )
-from deeproot.runtime.options import EngineOptions
+from deeproot.runtime.options import EngineOptions, LogFormat
 from deeproot.scheduler.stats import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,16 @@ class ProcessTransport:
     """
 
     def __init__(
-        self, options: EngineOptions, log_level: str, on_loading: Callable[[int, int], None]
+        self,
+        options: EngineOptions,
+        log_level: str,
+        log_format: LogFormat,
+        on_loading: Callable[[int, int], None],
     ) -> None:
         """`on_loading`: told bytes of weights done and bytes in all, in a thread of the transport's."""
         self._options = options
         self._log_level = log_level
+        self._log_format = log_format
         self._on_loading = on_loading
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
@@ -154,7 +159,7 @@ class ProcessTransport:
         )
         assert process.stdin is not None
         # Kept open: its end tells the engine that this process is gone.
-        process.stdin.write(encode_start(Start(folder, self._options, self._log_level)))
+        process.stdin.write(encode_start(Start(folder, self._options, self._log_level, self._log_format)))
         process.stdin.flush()
         return process
 

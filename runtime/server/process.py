@@ -9,12 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import uvicorn
 import uvloop
 
-from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError, model_name
+from deeproot.runtime.model_search import name_of
+from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
 from deeproot.runtime.server.app import create_app
 from deeproot.runtime.server.startup import start_serving
 from deeproot.runtime.server.state import ServerState
@@ -27,7 +29,9 @@ _ENDING_S = 1.0
 
 def serve_until_signal(engine: EngineOptions, server: ServerOptions, listener: socket.socket) -> NoReturn:
     """Load, serve, and end this process: with 0 after a signal, with 1 if the model cannot be loaded."""
-    state = ServerState(options=server, model_names=server.served_model_names or (model_name(engine),))
+    state = ServerState(
+        options=server, model_names=server.served_model_names or (name_of(Path(engine.model)),)
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(ServerProcess(engine, state, listener).run())
         # Threads that still compute (a long step, loading) cannot be interrupted and are not worth waiting for.

@@ -13,7 +13,7 @@ from deeproot.runtime.options import ServerOptions, SetupError, check_files
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; returns the exit code. Raises SetupError when it cannot start."""
     engine, server = engine_options(args), server_options(args)
-    set_up_logging(server.log_level)
+    set_up_logging(server.log_level, server.log_format)
     check_files(engine)
     listener = bind(server)
     # Torch takes seconds to import: what is wrong with the flags has been said by now, and the port is ours.

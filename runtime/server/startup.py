@@ -30,7 +30,7 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     Raises SetupError.
     """
     with loading_progress(state.model_names[0]) as on_loading:
-        transport = ProcessTransport(options, state.options.log_level, on_loading)
+        transport = ProcessTransport(options, state.options.log_level, state.options.log_format, on_loading)
         texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
         try:
             await open_for_requests(state, transport, texts, options)

@@ -1,0 +1,118 @@
+"""The flags that several commands share, and how their values are read."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from deeproot.runtime.options import (
+    DEVICES,
+    DTYPES,
+    LOAD_FORMATS,
+    PAGE_SIZES,
+    EngineOptions,
+    parse_bytes,
+)
+
+Number = TypeVar("Number", int, float)
+
+
+def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) -> None:
+    default = EngineOptions(model="")
+    group = command.add_argument_group("model and engine")
+    group.add_argument(
+        "--model",
+        "--model-path",
+        required=model_required,
+        metavar="PATH",
+        help="a GGUF file, a model folder, or a name that deeproot models lists",
+    )
+    group.add_argument("--config", metavar="FILE", help="YAML file with names of flags and their values")
+    group.add_argument(
+        "--load-format", choices=LOAD_FORMATS, default=default.load_format, help="(default: auto)"
+    )
+    group.add_argument(
+        "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
+    )
+    group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
+    group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
+    group.add_argument(
+        "--max-model-len",
+        "--context-length",
+        type=whole(1),
+        metavar="N",
+        help="tokens of prompt and output together",
+    )
+    group.add_argument(
+        "--max-num-seqs",
+        "--max-running-requests",
+        type=whole(1),
+        default=default.max_num_seqs,
+        metavar="N",
+        help="requests that run at a time (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-num-batched-tokens",
+        "--chunked-prefill-size",
+        type=whole(1),
+        default=default.max_num_batched_tokens,
+        metavar="N",
+        help="tokens computed in a step at most (default: %(default)s)",
+    )
+    group.add_argument(
+        "--page-size",
+        "--block-size",
+        type=int,
+        choices=PAGE_SIZES,
+        default=default.page_size,
+        help="tokens a page of the KV cache (default: %(default)s)",
+    )
+    group.add_argument(
+        "--kv-cache-memory-bytes",
+        type=size,
+        metavar="SIZE",
+        help="memory for the KV cache, such as 4GiB or 512M (default: a share of what is free)",
+    )
+    group.add_argument(
+        "--gpu-memory-utilization",
+        "--mem-fraction-static",
+        type=number(0.01, 0.99),
+        default=default.gpu_memory_utilization,
+        metavar="SHARE",
+        help="of a GPU's free memory, what weights and KV cache may take (default: %(default)s)",
+    )
+    group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
+
+
+def _checked(
+    convert: Callable[[str], Number], low: float, high: float | None, kind: str
+) -> Callable[[str], Number]:
+    def parse(text: str) -> Number:
+        try:
+            value = convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind}") from None
+        if not (low <= value and (high is None or value <= high)):
+            limits = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+            raise argparse.ArgumentTypeError(f"must be {limits}, got {text}")
+        return value
+
+    return parse
+
+
+def whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    return _checked(int, low, high, "a whole number")
+
+
+def number(low: float, high: float | None = None) -> Callable[[str], float]:
+    return _checked(float, low, high, "a number")
+
+
+def size(text: str) -> int:
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size < 1:
+        raise argparse.ArgumentTypeError("must be more than 0 bytes")
+    return size
