@@ -99,6 +99,9 @@ class PlanContext:
     overhead: int
     fixed: int
     replacements: Mapping[str, Replacement]
+    fold: Callable[[Item], Item | None] = lambda item: None
+    """A view of a source file as its skeleton, for a layout to stage in its place; None for all else, and where that
+    would be no shorter."""
 
 
 class LayoutPolicy(Protocol):

@@ -62,9 +62,15 @@ def tool_result(
     return log.append(EventKind.TOOL_RESULT, payload, data=data, call_id=call_id, exit_code=exit_code).seq
 
 
-def file_version(log: EventLog, uri: str, payload: str | bytes, *, call_id: str | None = None) -> int:
-    """The bytes of a file as the host itself read them; the newest version is the one that is staged."""
-    return log.append(EventKind.FILE_VERSION, payload, data={"uri": uri}, call_id=call_id).seq
+def file_version(
+    log: EventLog, uri: str, payload: str | bytes, *, call_id: str | None = None, keep: Sequence[str] = ()
+) -> int:
+    """The bytes of a file as the host itself read them; the newest version is the one that is staged.
+
+    `keep`: symbols that stay whole where the file is staged as its skeleton, such as `acquire` or `Pool.acquire`.
+    """
+    data = {"uri": uri, **({"keep": list(keep)} if keep else {})}
+    return log.append(EventKind.FILE_VERSION, payload, data=data, call_id=call_id).seq
 
 
 def diagnostic(log: EventLog, payload: str, *, call_id: str | None = None, uri: str = "") -> int:

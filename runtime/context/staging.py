@@ -20,10 +20,14 @@ _TRUST = {
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What became of a tool result. `notes`: one line for each thing that was taken away, and how to read it."""
+    """What became of a tool result. `notes`: one line for each thing that was taken away, and how to read it.
+
+    `shows`: the file that the result is a view of.
+    """
 
     text: str
     notes: tuple[str, ...] = ()
+    shows: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Stager:
         self._seen_failure = False
         self._items: dict[int, tuple[Item, Event]] = {}
         self.replacements: dict[str, Replacement] = {}
+        self.views: dict[str, str] = {}
+        """Items that show a file, by key, and its path."""
 
     def stage(self, event: Event, payload: bytes) -> Item | None:
         """The item of the next event of the log, or None if it is nothing for a prompt."""
@@ -82,7 +88,10 @@ class Stager:
                 return self._tool_result(event, text)
             case EventKind.FILE_VERSION:
                 body = self._enveloped("artifact", text, event, Authority.VERIFIED)
-                return self._item(event, "artifact", "user", body, Authority.VERIFIED, Channel.ARTIFACT)
+                item = self._item(event, "artifact", "user", body, Authority.VERIFIED, Channel.ARTIFACT)
+                self._items[event.seq] = (item, event)
+                self.views[item.key] = item.source.uri
+                return item
             case EventKind.DIAGNOSTIC:
                 body = self._enveloped("observation", text, event, Authority.UNTRUSTED)
                 return self._item(event, "diagnostic", "user", body, Authority.UNTRUSTED, Channel.OBSERVATION)
@@ -136,6 +145,8 @@ class Stager:
         if self._filter is not None:
             filtered = self._filter.add(event, text, call)
             text, notes = filtered.text, filtered.notes
+            if filtered.shows is not None:
+                self.views[f"e{event.seq}"] = filtered.shows
         if self._result_tokens is not None:
             text, more = preview(text, self._result_tokens, self._count, event.payload_hash)
             notes += more
@@ -154,12 +165,24 @@ class Stager:
         for found in self._filter.take_superseded() if self._filter is not None else ():
             if found.seq not in self._items:
                 continue
-            item, event = self._items[found.seq]
-            body = self._enveloped("observation", found.text, event, Authority.UNTRUSTED, uri=item.source.uri)
-            size = item.tokens - self._count(item.text) + self._count(body)
-            shorter = replace(item, text=body, tokens=size, notes=(*item.notes, "superseded read"))
-            if size < item.tokens:
+            item, _ = self._items[found.seq]
+            shorter = self.stand_in(item, found.text)
+            if shorter is not None:
+                shorter = replace(shorter, notes=(*item.notes, "superseded read"))
                 self.replacements[item.key] = Replacement(shorter, found.since)
+
+    def event_of(self, item: Item) -> Event:
+        """The event of an item that shows a file or is a tool's result."""
+        return self._items[item.seq][1]
+
+    def stand_in(self, item: Item, text: str) -> Item | None:
+        """The same tool result or file with other words in its envelope; None if that is no shorter."""
+        tag = "artifact" if item.part == "artifact" else "observation"
+        body = self._enveloped(tag, text, self.event_of(item), item.authority, uri=item.source.uri)
+        size = item.tokens - self._count(item.text) + self._count(body)
+        if size >= item.tokens:
+            return None
+        return replace(item, text=body, tokens=size)
 
     def _enveloped(
         self,

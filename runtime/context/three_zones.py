@@ -23,12 +23,15 @@ class ThreeZones:
     mark. Nothing else ever changes a byte before the leaf.
 
     `budget`: tokens of one call, or a `Budget`. `keep_turns`: newest turns that never settle or drop.
-    `reminder_tokens`: the most that the reminder may have; 0: none.
+    `reminder_tokens`: the most that the reminder may have; 0: none. `fold_over`: views of source files over that many
+    tokens are skeletons in the trunk (None: never): files in work when they are staged there, what tools showed when
+    a batch rewrites the trunk.
     """
 
     budget: int | Budget
     keep_turns: int = 3
     reminder_tokens: int = 100
+    fold_over: int | None = 2000
 
     @property
     def name(self) -> str:
@@ -45,7 +48,7 @@ class ThreeZones:
             tail.append(Placement(last, Zone.LEAF, "key constraints, at the very end"))
         fixed = context.fixed + sum(p.item.tokens for p in (*root, *tail))
         budget.check_fixed(fixed)
-        fold = _Fold(budget, max(1, self.keep_turns), fixed, context)
+        fold = _Fold(budget, max(1, self.keep_turns), fixed, context, self.fold_over)
         groups = turn_groups(items)
         for group in groups:
             fold.take(group)
@@ -65,11 +68,14 @@ class ThreeZones:
 class _Fold:
     """Goes through the turns as the calls did, so that every decision falls at the turn where it was due."""
 
-    def __init__(self, budget: Budget, keep: int, fixed: int, context: PlanContext) -> None:
+    def __init__(
+        self, budget: Budget, keep: int, fixed: int, context: PlanContext, fold_over: int | None
+    ) -> None:
         self._budget = budget
         self._keep = keep
         self._fixed = fixed
         self._context = context
+        self._fold_over = fold_over
         self._groups: list[Group] = []
         """Turns still staged, files in work not among their items."""
         self._settled = 0
@@ -163,10 +169,16 @@ class _Fold:
         if self._settled == before:
             return
         for uri, (item, _) in self._fresh.items():
-            self._staged[uri] = item
+            self._staged[uri] = self._folded(item) or item
             self._evicted.pop(uri, None)
         self._fresh = {}
         self._evict_files()
+
+    def _folded(self, item: Item) -> Item | None:
+        """The skeleton to stage for a long view of a source file; None if it stays as it is."""
+        if self._fold_over is None or item.tokens <= self._fold_over:
+            return None
+        return self._context.fold(item)
 
     def _evict_files(self) -> None:
         """Files over the trunk's share go, the one unchanged for longest first."""
@@ -180,7 +192,7 @@ class _Fold:
             self._evicted[item.source.uri] = self._staged.pop(item.source.uri)
 
     def _compact(self, now: int) -> None:
-        """One batch: superseded reads to pointers, then the oldest turns to the archive, down to the low mark."""
+        """One batch: superseded reads to pointers, long views to skeletons, then the oldest turns to the archive, down to the low mark."""
         self._batches += 1
         self._settle()
         for group in self._groups:
@@ -188,6 +200,10 @@ class _Fold:
                 shorter = self._context.replacements.get(item.key)
                 if shorter is not None and shorter.since <= now:
                     group.swap(i, replace(shorter.item, anchor=item.anchor))
+        for group in self._groups[: self._settled]:
+            for i, item in enumerate(group.items):
+                if (skeleton := self._folded(item)) is not None:
+                    group.swap(i, skeleton)
         self._tokens = sum(group.tokens for group in self._groups)
         self._archive_down_to_low()
 

@@ -1,6 +1,6 @@
 """From the log to what one model call sees."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
 from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.folding import Folder
 from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.host_items import host_item
 from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
@@ -66,8 +67,10 @@ class WorkingSet:
     machine, gives the same bytes.
 
     `tokenizer`: a `Tokenizer`, or a `SegmentTokenizer` shared with other working sets. `filters`: makes the filter
-    that a log's tool results pass, of a function that counts tokens (None: they are staged as they came). `result_tokens`: longer tool results are staged as head and
-    tail with a pointer (None: never). Staged items are kept for the log last used. For one thread.
+    that a log's tool results pass, of a function that counts tokens (None: they are staged as they came).
+    `result_tokens`: longer tool results are staged as head and tail with a pointer (None: never). `keep_symbols`: what
+    stays whole where the policy stages a source file as its skeleton. Staged items are kept for the log last used. For
+    one thread.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class WorkingSet:
         defence: Defence = Defence.COMBINED,
         filters: Callable[[Callable[[str], int]], StageFilter] | None = PipelineFilter,
         result_tokens: int | None = 4000,
+        keep_symbols: Collection[str] = (),
         template_variables: Mapping[str, Any] | None = None,
     ) -> None:
         self.policy = policy
@@ -96,7 +100,9 @@ class WorkingSet:
         """Messages of the last call as the template sees them; most come again."""
         self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], TrackedList | None] | None = None
         self._log: EventLog | None = None
+        self._keep_symbols = tuple(keep_symbols)
         self._stager = self._new_stager()
+        self._folder: Folder | None = None
         self._items: list[Item] = []
         self._staged = 0
 
@@ -105,10 +111,10 @@ class WorkingSet:
 
         Raises `BudgetError` if it cannot fit, `TemplateError` if the template refuses the conversation.
         """
-        self._stage(log)
+        folder = self._stage(log)
         items = self._items if upto is None else [item for item in self._items if item.seq <= upto]
         context = PlanContext(
-            self._tokens.count, self._overhead, self._fixed_tokens(items), self._stager.replacements
+            self._tokens.count, self._overhead, self._fixed_tokens(items), self._stager.replacements, folder
         )
         plan = self._with_warning(self.policy.plan(items, context), context)
         messages = chat_messages(plan.placements, self._tokens.separator)
@@ -120,16 +126,20 @@ class WorkingSet:
                 f"the working set has {tokenised.token_ids.size} tokens for a budget of {plan.budget_tokens}: what is"
                 " left is pinned or newest; shorten the newest tool results, unpin something or raise the budget"
             )
+        plan = replace(plan, notes=(*plan.notes, *folder.unavailable))
         return self._context(plan, messages, tokenised, untracked)
 
-    def _stage(self, log: EventLog) -> None:
-        if log is not self._log:
+    def _stage(self, log: EventLog) -> Folder:
+        """Stage what is new in the log; gives what folds its files."""
+        if log is not self._log or self._folder is None:
             self._log, self._stager, self._items, self._staged = log, self._new_stager(), [], 0
+            self._folder = Folder(self._stager, log.payload, keep=self._keep_symbols)
         for event in log.read(self._staged + 1):
             item = self._stager.stage(event, log.payload(event))
             self._staged = event.seq
             if item is not None:
                 self._items.append(item)
+        return self._folder
 
     def _new_stager(self) -> Stager:
         return Stager(

@@ -37,6 +37,17 @@ class Skeleton:
     source_parses: bool
     """Whether the grammar read the source without an error; if it did, it reads `text` without one too."""
 
+    def source_line(self, line: int) -> int:
+        """The line of the source (both from 1) in which line `line` of `text` begins."""
+        for fold in self.folds:
+            shown = fold.marker.count("\n")
+            if line <= fold.first:
+                return line
+            if line <= fold.first + shown:
+                return fold.first
+            line += fold.last - fold.first - shown
+        return line
+
 
 def skeleton(source: str, language: str, *, keep: Collection[str] = (), docstrings: bool = False) -> Skeleton:
     """Fold each routine's body to a marker with the number of its lines.

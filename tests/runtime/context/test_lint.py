@@ -255,7 +255,7 @@ def test_the_real_command(tmp_path: Path) -> None:
     assert "--min-tokens: must be at least 0" in said[3].stderr
     loaded = (
         "import sys; from deeproot.runtime.cli import main; main(['lint', '/dev/null']); "
-        "print(sorted({'torch', 'triton', 'transformers', 'jinja2'} & set(sys.modules)))"
+        "print(sorted({'torch', 'triton', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", loaded], capture_output=True, check=True, text=True, cwd=tmp_path
