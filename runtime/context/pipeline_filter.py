@@ -87,7 +87,13 @@ class PipelineFilter:
     def _action(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Action:
         command = event.data.get("action")
         if isinstance(command, str):
-            return self._actions.command(command, text, event.exit_code)
+            before, after = _working_dirs(event.data.get("state"))
+            if before is not None:
+                self._actions.enter(before)
+            action = self._actions.command(command, text, event.exit_code)
+            if after is not None:
+                self._actions.enter(after)
+            return action
         call = call or {}
         name, arguments = str(call.get("name", "")), call.get("arguments", "")
         if isinstance(arguments, str):
@@ -98,6 +104,21 @@ class PipelineFilter:
         if isinstance(arguments, Mapping):
             return self._actions.tool_call(name, arguments, text, event.exit_code)
         return Action(name)
+
+
+def _working_dirs(state: Any) -> tuple[str | None, str | None]:
+    """Where a step of SWE-agent began and ended, as its state says: up to 0.7 it is JSON of before, later a mapping of
+    after the action."""
+    before = isinstance(state, str)
+    if before:
+        try:
+            state = json.loads(state)
+        except ValueError:
+            return None, None
+    folder = state.get("working_dir") if isinstance(state, Mapping) else None
+    if not isinstance(folder, str) or not folder.startswith("/"):
+        return None, None
+    return (folder, None) if before else (None, folder)
 
 
 def _notes(result: PipelineResult) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import posixpath
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class ObservationLog:
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
         self._items: list[Observation] = []
-        self._same: dict[bytes, list[int]] = {}
+        self._same: dict[tuple[bytes, str | None], list[int]] = {}
         self._digests: list[bytes] = []
         self._changes: dict[str, list[int]] = {}
         self._views: dict[str, list[int]] = {}
@@ -60,7 +61,7 @@ class ObservationLog:
         self._items.append(observation)
         digest = hashlib.blake2b(observation.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         self._digests.append(digest)
-        self._same.setdefault(digest, []).append(index)
+        self._same.setdefault((digest, observation.action.shows), []).append(index)
         for path in observation.action.changes:
             self._changes.setdefault(posixpath.normpath(path), []).append(index)
         if observation.action.shows is not None:
@@ -70,15 +71,25 @@ class ObservationLog:
     def views(self, index: int) -> list[int]:
         """Indices of the views of the file that this observation shows, up to itself."""
         shows = self._items[index].action.shows
-        return [] if shows is None else [i for i in self._views[posixpath.normpath(shows)] if i <= index]
+        if shows is None:
+            return []
+        views = self._views[posixpath.normpath(shows)]
+        return views[: bisect_right(views, index)]
 
-    def same_text(self, index: int) -> list[int]:
-        """Indices of all observations with that very text, in order, itself included."""
-        return self._same[self._digests[index]]
+    def same(self, index: int) -> list[int]:
+        """Indices of all observations with that very text and of that very file, in order, itself included."""
+        return self._same[self._digests[index], self._items[index].action.shows]
+
+    def last_change(self, index: int) -> int:
+        """Index of the last action up to this one that changed the file that this one shows; 0 if there is none."""
+        shows = self._items[index].action.shows
+        changes = [] if shows is None else self._changes.get(posixpath.normpath(shows), [])
+        before = bisect_right(changes, index)
+        return changes[before - 1] if before else 0
 
     def superseded_by(self, index: int) -> int | None:
         """Index of the first later observation whose action changed the file that this one shows; None: it stands."""
         shows = self._items[index].action.shows
-        if shows is None:
-            return None
-        return next((i for i in self._changes.get(posixpath.normpath(shows), ()) if i > index), None)
+        changes = [] if shows is None else self._changes.get(posixpath.normpath(shows), [])
+        after = bisect_right(changes, index)
+        return changes[after] if after < len(changes) else None

@@ -1,5 +1,7 @@
 """Output that was there before -> a tombstone that names the first."""
 
+from bisect import bisect_left, bisect_right
+
 from deeproot.runtime.context.filters.base import Drop, FilterContext, FilterResult
 
 
@@ -22,33 +24,23 @@ class RepeatFilter:
         if ctx.index is None:
             return FilterResult(text)
         log, index = ctx.log, ctx.index
-        shows = log[index].action.shows
-        equal = [i for i in log.same_text(index) if i <= index and log[i].action.shows == shows]
-        stand = [i for i in equal if i < index and not self._gone(ctx, i, index)]
-        if not stand:
+        equal = log.same(index)
+        start, end = bisect_left(equal, log.last_change(index)), bisect_left(equal, index)
+        at = self._kept(equal, start, end)
+        if at == end:
             return FilterResult(text)
-        first = self._first(stand, index)
-        if first is None:
-            return FilterResult(text)
-        count = sum(first <= i <= index for i in equal)
+        first, count = equal[at], end - at + 1
         tombstone = _tombstone(ctx, first, count)
         if len(tombstone) >= len(text):
             return FilterResult(text)
         return FilterResult(tombstone, (Drop("repeated output", 1, text.count("\n") + 1, 1),), exempt=True)
 
-    def _gone(self, ctx: FilterContext, earlier: int, index: int) -> bool:
-        by = ctx.log.superseded_by(earlier)
-        return by is not None and by <= index
-
-    def _first(self, stand: list[int], index: int) -> int | None:
-        """The observation that is kept in full: each within the window of the kept one before it is a tombstone."""
-        kept = stand[0]
-        for i in [*stand[1:], index]:
-            if i - kept > self._window:
-                if i == index:
-                    return None
-                kept = i
-        return kept
+    def _kept(self, equal: list[int], at: int, end: int) -> int:
+        """Which of `equal[at : end + 1]` stands in full for the last: each within the window of the one kept before it
+        is a tombstone, the next one is kept."""
+        while (after := bisect_right(equal, equal[at] + self._window)) <= end:
+            at = after
+        return at
 
 
 def _tombstone(ctx: FilterContext, first: int, count: int) -> str:

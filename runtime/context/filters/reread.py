@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from weakref import WeakKeyDictionary
 
 from deeproot.runtime.context.filters.base import Drop, FilterContext, FilterResult
 from deeproot.runtime.context.filters.observation import ObservationLog
@@ -26,22 +27,35 @@ class RereadDiffFilter:
                 f"context is {context} and most is {most}; give at least 0, and a share in (0, 1]"
             )
         self._context, self._most = context, most
+        self._bases: WeakKeyDictionary[ObservationLog, dict[int, tuple[int, str | None]]] = (
+            WeakKeyDictionary()
+        )
+        """Of each view that was asked for: its base, and its diff against that unless it is the base itself."""
 
     def apply(self, text: str, ctx: FilterContext) -> FilterResult:
         """The text, or its diff against the view that stands for the file."""
         if ctx.index is None or ctx.log[ctx.index].action.shows is None:
             return FilterResult(text)
-        base: int | None = None
-        for i in ctx.log.views(ctx.index):
-            diff = None if base is None else self._diff(ctx.log, base, i)
-            if diff is None:
+        diff = self._shown(ctx.log, ctx.index)
+        if diff is None:
+            return FilterResult(text)
+        lines = text.count("\n") + 1
+        return FilterResult(diff, (Drop("unchanged view", 1, lines, diff.count("\n") + 1),), exempt=True)
+
+    def _shown(self, log: ObservationLog, index: int) -> str | None:
+        """The diff that stands for a view; None for one that is a base. Each view is compared once."""
+        known = self._bases.setdefault(log, {})
+        views = log.views(index)
+        first = len(views)
+        while first and views[first - 1] not in known:
+            first -= 1
+        base = known[views[first - 1]][0] if first else None
+        for i in views[first:]:
+            diff = None if base is None else self._diff(log, base, i)
+            if base is None or diff is None:
                 base = i
-            elif i == ctx.index:
-                lines = text.count("\n") + 1
-                return FilterResult(
-                    diff, (Drop("unchanged view", 1, lines, diff.count("\n") + 1),), exempt=True
-                )
-        return FilterResult(text)
+            known[i] = (base, diff)
+        return known[index][1]
 
     def _diff(self, log: ObservationLog, base: int, index: int) -> str | None:
         """The diff as text, None where it would be too long to be worth it."""
