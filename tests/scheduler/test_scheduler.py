@@ -188,7 +188,9 @@ def test_whoever_waited_starts_when_the_other_is_gone(leader_ends: str) -> None:
         scheduler._preempt(scheduler.table.running()[0])
     scheduler.step()
     assert "second" in [r.rid for r in scheduler.table.running()]
-    assert second.num_cached == (32 if leader_ends == "fail" else 40), "what the first had computed is not used"
+    assert second.num_cached == (32 if leader_ends == "fail" else 40), (
+        "what the first had computed is not used"
+    )
     assert tokens(run(scheduler)["second"]) == alone([*prompt, 42], 4, 96)[0][1:]
 
 
