@@ -1,9 +1,11 @@
 """Paged attention through torch's scaled_dot_product_attention over gathered pages: simple, and the one to trust.
 
 Sequences that compute one token are padded and run together; the others run one by one. Values in slots that do
-not belong to a sequence, NaN included, never reach its output: they are cut off, or zeroed after the gather.
+not belong to a sequence, NaN included, never reach its output: they are cut off, or zeroed after the gather. Layers
+with a window gather only the pages that it touches.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 
 from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
 from deeproot.engine.kv_pool import KVPool
+from deeproot.engine.layers import soft_cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +23,35 @@ class _Extend:
 
     rows: slice
     """Its tokens in the batch."""
-    seq_len: int
+    num_keys: int
+    """Tokens from the first of its pages that is read to its end."""
     tiles: torch.Tensor | None
     """`[num_kv_heads * pages]` tiles of its pages; None if nothing is cached, so that K and V are at hand."""
     mask: torch.Tensor | None
-    """`[q_len, seq_len]`, added to the scores; None means plainly causal."""
+    """`[q_len, num_keys]`, added to the scores; None means plainly causal."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decode:
-    """Sequences of similar length that compute one token each."""
+    """Sequences that compute one token each and read a similar number of others."""
 
     rows: torch.Tensor
     """`[b]` their tokens in the batch."""
-    max_len: int
+    max_keys: int
     tiles: torch.Tensor
     """`[b * num_kv_heads * pages]`"""
     mask: torch.Tensor | None
-    """`[b, 1, 1, max_len]`, added to the scores; None if all are of one length."""
+    """`[b, 1, 1, max_keys]`, added to the scores; None if all is visible."""
     padding: tuple[torch.Tensor, torch.Tensor] | None
     """Sequence and position of every gathered token past its sequence's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What layers of one window do."""
+
+    extends: list[_Extend]
+    decodes: list[_Decode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +60,8 @@ class _Plan:
     """`[T]` page of each new token."""
     offsets: torch.Tensor
     """`[T]` its place in the page."""
-    extends: list[_Extend]
-    decodes: list[_Decode]
+    work: dict[int | None, _Work]
+    """By window, of every window that a layer has."""
 
 
 class TorchAttention:
@@ -57,23 +69,39 @@ class TorchAttention:
 
     name = "torch"
 
-    def __init__(self, pool: KVPool, scale: float | None = None) -> None:
-        """pool: of the model's own dtype. scale: what scores are multiplied by; None is `head_dim ** -0.5`."""
+    def __init__(
+        self,
+        pool: KVPool,
+        scale: float | None = None,
+        cap: float | None = None,
+        windows: Sequence[int | None] = (),
+    ) -> None:
+        """pool: of the model's own dtype. scale: what scores are multiplied by; None is `head_dim ** -0.5`.
+
+        cap: scaled scores become `cap * tanh(score / cap)`. windows: of each layer, how many of the last tokens, itself
+        included, a token attends to; None is all; empty: all, in every layer.
+        """
         self._pool = pool
-        self._scale = scale
+        self._scale = pool.layout.head_dim**-0.5 if scale is None else scale
+        self._cap = cap
+        self._windows = list(windows) or [None] * pool.layout.num_layers
         self._device = pool.kv(0)[0].device
         self._plan: _Plan | None = None
 
     def plan(self, batch: ForwardBatch) -> None:
         page_size = self._pool.page_size
-        q_lens = np.diff(batch.cu_seqlens_q)
-        extends = [self._plan_extend(batch, int(i)) for i in np.flatnonzero(q_lens > 1)]
-        single = np.flatnonzero(q_lens == 1)
-        # Lengths in one padded call differ by less than a factor of two.
-        sizes = np.frexp(batch.seq_lens[single])[1]
-        decodes = [self._plan_decode(batch, single[sizes == size]) for size in np.unique(sizes)]
+        longest = int(batch.seq_lens.max(initial=0))
+        whole: _Work | None = None
+        work: dict[int | None, _Work] = {}
+        for window in dict.fromkeys(self._windows):
+            if window is not None and window < longest:
+                work[window] = self._plan_work(batch, window)
+            else:
+                # A window that nothing exceeds is none.
+                whole = whole or self._plan_work(batch, None)
+                work[window] = whole
         pages = self._to_device(batch.slot_mapping // page_size)
-        self._plan = _Plan(pages, self._to_device(batch.slot_mapping % page_size), extends, decodes)
+        self._plan = _Plan(pages, self._to_device(batch.slot_mapping % page_size), work)
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         plan = self._plan
@@ -83,9 +111,10 @@ class TorchAttention:
         k_pool[plan.pages, :, plan.offsets] = k
         v_pool[plan.pages, :, plan.offsets] = v
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        for extend in plan.extends:
+        work = plan.work[self._windows[layer]]
+        for extend in work.extends:
             out[extend.rows] = self._extend(extend, q, k, v, k_pool, v_pool)
-        for decode in plan.decodes:
+        for decode in work.decodes:
             out[decode.rows] = self._decode(decode, q, k_pool, v_pool)
         return out
 
@@ -101,17 +130,10 @@ class TorchAttention:
         if part.tiles is None:
             keys, values = k[part.rows].transpose(0, 1), v[part.rows].transpose(0, 1)
         else:
-            keys = _gather(k_pool, part.tiles, 1)[0, :, : part.seq_len]
-            values = _gather(v_pool, part.tiles, 1)[0, :, : part.seq_len]
-        out = F.scaled_dot_product_attention(
-            q[part.rows].transpose(0, 1).unsqueeze(0),
-            keys.unsqueeze(0),
-            values.unsqueeze(0),
-            attn_mask=part.mask,
-            is_causal=part.mask is None,
-            scale=self._scale,
-            enable_gqa=True,
-        )
+            keys = _gather(k_pool, part.tiles, 1)[0, :, : part.num_keys]
+            values = _gather(v_pool, part.tiles, 1)[0, :, : part.num_keys]
+        queries = q[part.rows].transpose(0, 1)
+        out = self._attend(queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), part.mask)
         return out[0].transpose(0, 1)
 
     def _decode(
@@ -123,43 +145,98 @@ class TorchAttention:
             sequences, positions = part.padding
             keys[sequences, :, positions] = 0
             values[sequences, :, positions] = 0
+        keys, values = keys[:, :, : part.max_keys], values[:, :, : part.max_keys]
         # The query heads of one KV head are the rows of one attention, so that K and V are read once for all.
         queries = q[part.rows].view(b, num_kv_heads, -1, q.shape[-1])
-        out = F.scaled_dot_product_attention(
-            queries,
-            keys[:, :, : part.max_len],
-            values[:, :, : part.max_len],
-            attn_mask=part.mask,
+        return self._attend(queries, keys, values, part.mask, causal=False).flatten(1, 2)
+
+    def _attend(
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        causal: bool = True,
+    ) -> torch.Tensor:
+        """q: `[b, h, n, head_dim]`, keys and values: `[b, h / group, m, head_dim]`. causal: if there is no mask."""
+        if self._cap is not None:
+            return _attend_capped(q, keys, values, mask, self._scale, self._cap)
+        return F.scaled_dot_product_attention(
+            q,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=causal and mask is None,
             scale=self._scale,
-        )
-        return out.flatten(1, 2)
-
-    def _plan_extend(self, batch: ForwardBatch, i: int) -> _Extend:
-        start, end = int(batch.cu_seqlens_q[i]), int(batch.cu_seqlens_q[i + 1])
-        q_len, seq_len = end - start, int(batch.seq_lens[i])
-        if q_len == seq_len:
-            return _Extend(slice(start, end), seq_len, None, None)
-        visible = torch.ones(q_len, seq_len, dtype=torch.bool, device=self._device).tril(seq_len - q_len)
-        return _Extend(
-            slice(start, end), seq_len, self._tiles(batch.page_table[i : i + 1], seq_len), self._mask(visible)
+            enable_gqa=q.shape[1] != keys.shape[1],
         )
 
-    def _plan_decode(self, batch: ForwardBatch, sequences: Int64Array) -> _Decode:
-        lengths = batch.seq_lens[sequences]
-        max_len = int(lengths.max())
+    def _plan_work(self, batch: ForwardBatch, window: int | None) -> _Work:
+        q_lens = np.diff(batch.cu_seqlens_q)
+        extends = [self._plan_extend(batch, int(i), window) for i in np.flatnonzero(q_lens > 1)]
+        single = np.flatnonzero(q_lens == 1)
+        starts = self._first_read(batch.seq_lens[single], 1, window)
+        # Numbers of keys in one padded call differ by less than a factor of two.
+        sizes = np.frexp(batch.seq_lens[single] - starts)[1]
+        decodes = [
+            self._plan_decode(batch, single[sizes == size], starts[sizes == size], window)
+            for size in np.unique(sizes)
+        ]
+        return _Work(extends, decodes)
+
+    def _first_read(self, seq_lens: Int32Array, q_len: int, window: int | None) -> Int64Array:
+        """Start of the first page that the last `q_len` tokens of each sequence see anything of."""
+        if window is None:
+            return np.zeros_like(seq_lens, np.int64)
+        first: Int64Array = np.maximum(seq_lens.astype(np.int64) - q_len - window + 1, 0)
+        first -= first % self._pool.page_size
+        return first
+
+    def _plan_extend(self, batch: ForwardBatch, i: int, window: int | None) -> _Extend:
+        row, end = int(batch.cu_seqlens_q[i]), int(batch.cu_seqlens_q[i + 1])
+        q_len, seq_len = end - row, int(batch.seq_lens[i])
+        if window is not None and window >= seq_len:
+            window = None
+        uncached = q_len == seq_len
+        if uncached and window is None and self._cap is None:
+            return _Extend(slice(row, end), seq_len, None, None)
+        start = int(self._first_read(batch.seq_lens[i : i + 1], q_len, window)[0])
+        num_keys = seq_len - start
+        visible = torch.ones(q_len, num_keys, dtype=torch.bool, device=self._device).tril(num_keys - q_len)
+        if window is not None:
+            visible = visible.triu_(num_keys - q_len - window + 1)
+        tiles = None
+        if not uncached:
+            first_page = np.array([start // self._pool.page_size])
+            tiles = self._tiles(batch.page_table[i : i + 1], first_page, num_keys)
+        return _Extend(slice(row, end), num_keys, tiles, self._mask(visible))
+
+    def _plan_decode(
+        self, batch: ForwardBatch, sequences: Int64Array, starts: Int64Array, window: int | None
+    ) -> _Decode:
+        ends = batch.seq_lens[sequences] - starts
+        max_keys = int(ends.max())
         rows = self._to_device(batch.cu_seqlens_q[sequences].astype(np.int64))
-        tiles = self._tiles(batch.page_table[sequences], max_len)
-        if (lengths == max_len).all():
-            return _Decode(rows, max_len, tiles, None, None)
-        absent = np.arange(max_len) >= lengths[:, None]
-        sequence, position = np.nonzero(absent)
-        mask = self._mask(self._to_device(~absent))[:, None, None]
-        return _Decode(rows, max_len, tiles, mask, (self._to_device(sequence), self._to_device(position)))
+        tiles = self._tiles(batch.page_table[sequences], starts // self._pool.page_size, max_keys)
+        keys = np.arange(max_keys)
+        absent = keys >= ends[:, None]
+        hidden = absent if window is None else absent | (keys < ends[:, None] - window)
+        mask = self._mask(self._to_device(~hidden))[:, None, None] if hidden.any() else None
+        padding = None
+        if absent.any():
+            sequence, position = np.nonzero(absent)
+            padding = self._to_device(sequence), self._to_device(position)
+        return _Decode(rows, max_keys, tiles, mask, padding)
 
-    def _tiles(self, page_table: Int32Array, max_len: int) -> torch.Tensor:
-        """Tiles that hold the first `max_len` tokens, in the order sequence, head, page."""
+    def _tiles(self, page_table: Int32Array, first_pages: Int64Array, num_tokens: int) -> torch.Tensor:
+        """Tiles that hold `num_tokens` from the first page of each row on, in the order sequence, head, page.
+
+        Past the end of the table the last entry is repeated.
+        """
         num_kv_heads = self._pool.layout.num_kv_heads
-        pages = page_table[:, : -(-max_len // self._pool.page_size)].astype(np.int64)
+        columns = first_pages[:, None] + np.arange(-(-num_tokens // self._pool.page_size))
+        columns = np.minimum(columns, page_table.shape[1] - 1)
+        pages = np.take_along_axis(page_table, columns, 1).astype(np.int64)
         tiles = pages[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[:, None]
         return self._to_device(tiles.ravel())
 
@@ -177,3 +254,21 @@ def _gather(pool: torch.Tensor, tiles: torch.Tensor, b: int) -> torch.Tensor:
     num_pages, num_kv_heads, page_size, head_dim = pool.shape
     flat = pool.view(num_pages * num_kv_heads, page_size, head_dim)
     return flat.index_select(0, tiles).view(b, num_kv_heads, -1, head_dim)
+
+
+def _attend_capped(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    cap: float,
+) -> torch.Tensor:
+    """Attention written out, since torch's own has no soft cap. Shapes as in `TorchAttention._attend`."""
+    b, num_heads, n, _ = q.shape
+    # Neighbouring query heads share a KV head.
+    rows = q.reshape(b, keys.shape[1], -1, q.shape[-1])
+    scores = soft_cap((rows @ keys.transpose(-1, -2)).float().mul_(scale), cap)
+    if mask is not None:
+        scores.view(b, num_heads, n, -1).add_(mask)
+    return (scores.softmax(-1).to(values.dtype) @ values).view(q.shape)

@@ -65,7 +65,27 @@ class RMSNorm:
         return self.weight * (wide * scale).to(x.dtype)
 
 
+class OffsetRMSNorm(RMSNorm):
+    """As RMSNorm, but scaled by 1 + weight, and in float32 to the end (Gemma)."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * scale * (1 + self.weight.float())).to(x.dtype)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up` of `[…, 2 n]`, gate first. Returns `[…, n]`."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate) * up
+
+
+def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """`gelu(gate) * up` of `[…, 2 n]`, gate first, gelu by its tanh approximation. Returns `[…, n]`."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.gelu(gate, approximate="tanh") * up
+
+
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """`cap * tanh(x / cap)`: about x where it is small, never beyond the cap. Overwrites and returns x."""
+    return x.div_(cap).tanh_().mul_(cap)

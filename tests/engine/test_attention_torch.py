@@ -1,5 +1,7 @@
 """The torch backend against attention written out in float64, over random batches in a pool full of poison."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -14,16 +16,32 @@ HEAD_DIM = 8
 LAYER = 1
 
 
-def brute_force(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """Causal attention of the last `len(q)` tokens of one sequence, one score at a time, in float64."""
+@dataclass(frozen=True)
+class Kind:
+    """What attention is asked for, besides causality."""
+
+    scale: float | None = None
+    cap: float | None = None
+    window: int | None = None
+
+
+PLAIN = Kind()
+
+
+def brute_force(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kind: Kind) -> torch.Tensor:
+    """Causal attention of the last `len(q)` tokens of one sequence, one row of scores at a time, in float64."""
     q, k, v = q.double(), k.double(), v.double()
     group = q.shape[1] // k.shape[1]
     out = torch.zeros_like(q)
     for t in range(len(q)):
-        seen = len(k) - len(q) + t + 1
+        end = len(k) - len(q) + t + 1
+        start = 0 if kind.window is None else max(0, end - kind.window)
         for head in range(q.shape[1]):
-            scores = k[:seen, head // group] @ q[t, head] * scale
-            out[t, head] = torch.softmax(scores, 0) @ v[:seen, head // group]
+            scores = k[start:end, head // group] @ q[t, head]
+            scores = scores * (HEAD_DIM**-0.5 if kind.scale is None else kind.scale)
+            if kind.cap is not None:
+                scores = kind.cap * torch.tanh(scores / kind.cap)
+            out[t, head] = torch.softmax(scores, 0) @ v[start:end, head // group]
     return out
 
 
@@ -34,7 +52,7 @@ def check(
     page_size: int,
     seed: int,
     dtype: torch.dtype = torch.float32,
-    scale: float | None = None,
+    kind: Kind = PLAIN,
     tolerance: float = 1e-5,
 ) -> None:
     """lengths: cached and new tokens of each sequence."""
@@ -60,7 +78,8 @@ def check(
         Chunk([0] * n, cached, own.tolist())
         for n, (cached, _), own in zip(totals, lengths, pages, strict=True)
     ]
-    attention = TorchAttention(pool, scale)
+    # The other layer attends otherwise, in the same plan.
+    attention = TorchAttention(pool, kind.scale, kind.cap, [None, kind.window])
     attention.plan(make_batch(chunks, page_size))
     new_tokens = [new for _, new in lengths]
     q = torch.randn(sum(new_tokens), group * num_kv_heads, HEAD_DIM, generator=generator).to(dtype)
@@ -71,7 +90,7 @@ def check(
     assert out.shape == q.shape
     assert out.dtype == dtype
     for mine, queries, k, v in zip(out.split(new_tokens), q.split(new_tokens), keys, values, strict=True):
-        expected = brute_force(queries, k, v, HEAD_DIM**-0.5 if scale is None else scale)
+        expected = brute_force(queries, k, v, kind)
         assert (mine.double() - expected).norm() < tolerance * expected.norm()
     check_pool(pool, pages, keys, values)
 
@@ -91,18 +110,27 @@ def check_pool(
     assert all(tensor.isnan().all() for tensor in pool.kv(0))
 
 
-@settings(max_examples=150, deadline=None)
+KINDS = st.builds(
+    Kind,
+    scale=st.none() | st.floats(0.1, 2.0),
+    cap=st.none() | st.floats(0.3, 5.0),
+    window=st.none() | st.integers(1, 70),
+)
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20) | st.just(1)), min_size=1, max_size=6),
     group=st.integers(1, 4),
     num_kv_heads=st.integers(1, 3),
     page_size=st.sampled_from([1, 4, 16]),
     seed=st.integers(0, 2**31),
+    kind=KINDS,
 )
 def test_equals_brute_force(
-    lengths: list[tuple[int, int]], group: int, num_kv_heads: int, page_size: int, seed: int
+    lengths: list[tuple[int, int]], group: int, num_kv_heads: int, page_size: int, seed: int, kind: Kind
 ) -> None:
-    check(lengths, group, num_kv_heads, page_size, seed)
+    check(lengths, group, num_kv_heads, page_size, seed, kind=kind)
 
 
 @pytest.mark.parametrize("page_size", [16, 64])
@@ -126,7 +154,35 @@ def test_half_precision(dtype: torch.dtype) -> None:
 
 
 def test_a_scale_of_ones_own() -> None:
-    check([(40, 1), (23, 1), (0, 50), (30, 20)], 3, 2, 16, seed=9, scale=0.7)
+    check([(40, 1), (23, 1), (0, 50), (30, 20)], 3, 2, 16, seed=9, kind=Kind(scale=0.7))
+
+
+MIXED = [(40, 1), (23, 1), (0, 50), (30, 20), (0, 1), (15, 1), (16, 1), (299, 1), (250, 30)]
+
+
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 31, 32, 33, 49, 50, 51, 280, 300, 301])
+@pytest.mark.parametrize("cap", [None, 1.0])
+def test_windows_around_page_edges_and_lengths(window: int, cap: float | None) -> None:
+    check(MIXED, 3, 2, 16, seed=10, kind=Kind(cap=cap, window=window))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_with_cap_and_window(dtype: torch.dtype) -> None:
+    check(MIXED, 3, 2, 16, seed=11, dtype=dtype, kind=Kind(cap=1.0, window=20), tolerance=1e-2)
+
+
+def test_a_window_reads_only_its_pages() -> None:
+    """Pages before the window may be overwritten by anything, NaN included."""
+    page_size, length, window = 16, 200, 20
+    pool = KVPool(KVLayout(1, 1, HEAD_DIM, page_size, torch.float32), 13)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in pool.kv(0):
+        tensor.normal_(generator=generator)
+        tensor[: (length - window) // page_size] = torch.nan
+    attention = TorchAttention(pool, windows=[window])
+    attention.plan(make_batch([Chunk([0] * length, length - 1, list(range(13)))], page_size))
+    q, k = torch.randn(1, 2, HEAD_DIM, generator=generator), torch.randn(1, 1, HEAD_DIM, generator=generator)
+    assert attention.run(0, q, k, k).isfinite().all()
 
 
 def test_run_before_plan_is_refused() -> None:
