@@ -7,16 +7,22 @@ from typing import Literal
 
 import torch
 
+from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.config import ConfigError, ModelConfig
+from deeproot.engine.config_gguf import config_from_gguf
+from deeproot.engine.config_hf import config_from_dict
 from deeproot.engine.gguf import GGUFFile
+from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.models.base import CausalLM
-from deeproot.engine.weight_files import GGUFStore, SafetensorsStore
+from deeproot.engine.weight_files import SafetensorsStore
 from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
+from deeproot.engine.weights_gguf import GGUFStore
 
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """What `dtype` may be called, besides "auto"."""
+_TOO_LARGE_FOR_FLOAT16 = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,15 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return torch.bfloat16
 
 
-def read_config(path: Path) -> ModelConfig:
+def read_config(path: Path, max_model_len: int | None = None) -> ModelConfig:
     """The configuration of a GGUF file, of a Hugging Face folder, or in a `config.json`.
 
+    max_model_len: as in `load_model`.
     Raises ConfigError, GGUFError, FileNotFoundError.
     """
     if is_gguf(path):
         with GGUFFile(path) as file:
-            return ModelConfig.from_gguf(file)
+            return config_from_gguf(file)
     file_path = path / "config.json" if path.is_dir() else path
     if not file_path.is_file():
         raise FileNotFoundError(
@@ -67,7 +74,7 @@ def read_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{file_path}: not JSON ({error})") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file_path}: must hold an object")
-    return ModelConfig.from_dict(content)
+    return config_from_dict(content, max_model_len)
 
 
 def is_gguf(path: Path) -> bool:
@@ -84,11 +91,14 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
+    max_model_len: int | None = None,
 ) -> LoadedModel:
     """Load a GGUF file, or a Hugging Face folder of safetensors.
 
     load_format: "dummy" reads only the configuration (of a file, folder or `config.json`) and makes up weights.
     progress: called with bytes done and bytes in all.
+    max_model_len: the longest sequence that will be asked for; None is the model's own. A model whose rotary scaling
+    depends on the length (dynamic, longrope) is set up for it.
     Raises FileNotFoundError, ConfigError, GGUFError, WeightError, ValueError (dtype); each says what is wrong.
     """
     path, device = Path(path), torch.device(device)
@@ -98,22 +108,40 @@ def load_model(
             f"{path} does not exist: a model is a GGUF file or a folder with a config.json"
         )
     if load_format == "dummy":
-        return _dummy(path, kind, device, progress)
+        return _dummy(read_config(path, max_model_len), kind, device, progress)
     if is_gguf(path) and load_format != "safetensors":
         with GGUFFile(path) as file:
-            config = ModelConfig.from_gguf(file)
+            config = config_from_gguf(file)
+            _check_dtype(config, kind)
             weights = StoredWeights(GGUFStore(file, config), kind, device, progress)
             return LoadedModel(_build(config, weights, device), config, kind, device)
     if path.is_dir() and load_format != "gguf":
-        config = read_config(path)
+        config = read_config(path, max_model_len)
+        _check_dtype(config, kind)
         weights = StoredWeights(SafetensorsStore(path), kind, device, progress)
         return LoadedModel(_build(config, weights, device), config, kind, device)
     wanted = {"auto": "a GGUF file or a folder of safetensors", "gguf": "a GGUF file"}
     raise WeightError(f"{path} is not {wanted.get(load_format, 'a folder of safetensors')}")
 
 
-def _dummy(path: Path, dtype: torch.dtype, device: torch.device, progress: Progress | None) -> LoadedModel:
-    config = read_config(path)
+def make_attention(config: ModelConfig, pool: KVPool) -> TorchAttention:
+    """The attention backend for a model's scale, soft cap and windows. pool: of the model's layout and dtype."""
+    windows = [config.window(layer) for layer in range(config.num_layers)]
+    return TorchAttention(pool, config.attention_scale, config.attention_soft_cap, windows)
+
+
+def _check_dtype(config: ModelConfig, dtype: torch.dtype) -> None:
+    if dtype == torch.float16 and config.architecture in _TOO_LARGE_FOR_FLOAT16:
+        raise ValueError(
+            f"dtype float16: activations of {config.architecture} exceed what float16 can hold; "
+            "use bfloat16 or float32"
+        )
+
+
+def _dummy(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, progress: Progress | None
+) -> LoadedModel:
+    _check_dtype(config, dtype)
     meta = torch.device("meta")
     sizes = DummyWeights(dtype, meta)
     _build(config, sizes, meta)

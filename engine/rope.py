@@ -17,6 +17,8 @@ def inverse_frequencies(rope: RopeConfig) -> torch.Tensor:
         return freqs / rope.factor
     if rope.scaling == "llama3":
         return _llama3(freqs, rope)
+    if rope.scaling == "yarn":
+        return _yarn(freqs, rope)
     return freqs
 
 
@@ -28,13 +30,31 @@ def _llama3(freqs: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
     return freqs * (kept + (1 - kept) / rope.factor)
 
 
+def _yarn(freqs: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+    """Keep the first channels, stretch the last by the factor, and blend linearly by channel in between (YaRN)."""
+
+    def channel(turns: float) -> float:
+        """Which channel turns that often within the original context."""
+        radians = 2 * math.pi * turns / rope.original_max_position_embeddings
+        return -rope.dim / 2 * math.log(radians) / math.log(rope.theta)
+
+    low, high = channel(rope.beta_fast), channel(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    if low == high:
+        high += 0.001
+    stretched = ((torch.arange(len(freqs), dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+    return freqs * (1 - stretched) + freqs / rope.factor * stretched
+
+
 class RotaryEmbedding:
-    """Cosines and sines of every position up to a maximum."""
+    """Cosines and sines of every position up to a maximum, times the configuration's attention factor."""
 
     def __init__(self, rope: RopeConfig, max_positions: int, device: torch.device) -> None:
         positions = torch.arange(max_positions, dtype=torch.float64)
         angles = torch.outer(positions, inverse_frequencies(rope))
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
         # Laid out for `rotate`: each channel's factor for itself, and for its partner half a head away.
         self._cos = torch.cat((cos, cos), -1).to(device, torch.float32)
         self._sin = torch.cat((-sin, sin), -1).to(device, torch.float32)

@@ -1,4 +1,4 @@
-"""Tensor stores over files: GGUF, and Hugging Face folders of safetensors. Pickled weights are never read."""
+"""Hugging Face folders of safetensors as tensor stores. Pickled weights are never read."""
 
 import json
 import re
@@ -9,65 +9,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from deeproot.engine.config import ModelConfig
-from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.weights import Shape, WeightError
 
-_GGUF_TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_GGUF_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GGUF_LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-_GGUF_FOR_CONFIG = {"rope_freqs.weight"}
-"""Read by ModelConfig, not by a model."""
-
 _FLOATS = {"F64", "F32", "F16", "BF16"}
-
-
-class GGUFStore:
-    """Dequantised tensors of a GGUF file under Hugging Face names and in Hugging Face's order of rows."""
-
-    def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
-        self._file = file
-        self._names = {_hf_name(name): name for name in file.tensors if name not in _GGUF_FOR_CONFIG}
-        self.shapes: Mapping[str, Shape] = {hf: file.tensors[name].shape for hf, name in self._names.items()}
-        # llama.cpp rotates neighbouring channels, Hugging Face the two halves of a head; the converter to GGUF
-        # reorders the rows of Q and K accordingly, for the llama architecture only.
-        permuted = file.metadata.get("general.architecture") == "llama"
-        self._heads = {"q_proj": config.num_qo_heads, "k_proj": config.num_kv_heads} if permuted else {}
-
-    def read(self, name: str) -> torch.Tensor:
-        tensor = torch.from_numpy(self._file.read(self._names[name]))
-        projection = name.split(".")[-2]
-        if projection in self._heads:
-            return halves_from_neighbours(tensor, self._heads[projection])
-        return tensor
-
-
-def halves_from_neighbours(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Move channel 2i of each head to i, and 2i + 1 to head_dim / 2 + i. rows: `[num_heads * head_dim, …]`."""
-    heads = rows.view(num_heads, -1, 2, *rows.shape[1:])
-    return heads.transpose(1, 2).reshape(rows.shape)
-
-
-def _hf_name(name: str) -> str:
-    """Names that are not known stay as they are, and are found to be surplus."""
-    match = _GGUF_LAYER_NAME.fullmatch(name)
-    if match and match[2] in _GGUF_LAYER:
-        return f"model.layers.{int(match[1])}.{_GGUF_LAYER[match[2]]}.{match[3]}"
-    return _GGUF_TOP.get(name, name)
+_QUANTISED = dict.fromkeys((".qweight", ".qzeros", ".g_idx"), ", as weights quantised by GPTQ or AWQ have")
+"""By the end of a tensor's name, for folders whose `config.json` does not say it."""
 
 
 class SafetensorsStore:
@@ -88,8 +34,9 @@ class SafetensorsStore:
             raise WeightError(f"{file}: tensor {name!r} is missing, which the index says is there") from None
         kind = str(tensor.get_dtype())
         if kind not in _FLOATS:
+            hint = next((hint for end, hint in _QUANTISED.items() if name.endswith(end)), "")
             raise WeightError(
-                f"{file}: tensor {name!r} has dtype {kind}; supported: {', '.join(sorted(_FLOATS))}"
+                f"{file}: tensor {name!r} has dtype {kind}{hint}; supported: {', '.join(sorted(_FLOATS))}"
             )
         return tuple(tensor.get_shape())
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.engine.batches import Chunk, greedy, make_batch
 from tests.engine.hf import VOCAB, hf_logits, make_runner, relative_error, tiny_llama
-
-from deeproot.engine.runner import Runner
+from tests.engine.sequences import random_ids, run_in_steps, scattered_pages
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -28,29 +26,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama3 rope": {"rope_parameters": {**LLAMA3, "rope_theta": 500.0}},
     "linear rope": {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0}},
 }
-
-
-def random_ids(*lengths: int, seed: int = 0) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, VOCAB, n).tolist() for n in lengths]
-
-
-def scattered_pages(sequences: list[list[int]], page_size: int) -> list[list[int]]:
-    """Pages for each sequence, in no order."""
-    counts = [-(-len(ids) // page_size) for ids in sequences]
-    numbers = np.random.default_rng(1).permutation(sum(counts))
-    return [part.tolist() for part in np.split(numbers, np.cumsum(counts)[:-1])]
-
-
-def run_in_steps(runner: Runner, ids: list[int], pages: list[int], steps: list[int]) -> torch.Tensor:
-    """Logits of every position, computed alone in chunks of the given lengths."""
-    done, parts = 0, []
-    for n in steps:
-        chunk = Chunk(ids[: done + n], done, pages, all_logits=True)
-        parts.append(runner.logits(make_batch([chunk], runner.pool.page_size)))
-        done += n
-    assert done == len(ids)
-    return torch.cat(parts)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -10,11 +10,10 @@ from tests.engine.batches import Chunk, make_batch
 from tests.engine.hf import relative_error
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, LlamaForCausalLM
 
-from deeproot.engine.attention_torch import TorchAttention
-from deeproot.engine.config import ModelConfig
+from deeproot.engine.config_gguf import config_from_gguf
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.kv_pool import KVPool
-from deeproot.engine.loading import load_model
+from deeproot.engine.loading import load_model, make_attention
 from deeproot.engine.runner import Runner
 
 NUM_TOKENS = 64
@@ -92,7 +91,7 @@ def reference(smollm2_path: Path) -> Reference:
 def runner(smollm2_path: Path) -> Runner:
     loaded = load_model(smollm2_path, dtype="float32")
     pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), 120)
-    return Runner(loaded.model, pool, TorchAttention(pool))
+    return Runner(loaded.model, pool, make_attention(loaded.config, pool))
 
 
 def _generate(runner: Runner, prompts: list[list[int]]) -> list[list[int]]:
@@ -144,20 +143,20 @@ def test_weights_equal_transformers(reference: Reference, runner: Runner) -> Non
 def test_config_from_gguf(smollm2_path: Path) -> None:
     """As the model's own `config.json` on the Hugging Face hub says."""
     with GGUFFile(smollm2_path) as file:
-        config = ModelConfig.from_gguf(file)
+        config = config_from_gguf(file)
     assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (49152, 576, 1536)
     assert (config.num_layers, config.num_qo_heads, config.num_kv_heads, config.head_dim) == (30, 9, 3, 64)
     assert (config.max_position_embeddings, config.rope.theta) == (8192, 100000.0)
     assert config.rms_norm_eps == pytest.approx(1e-5)
     assert config.tie_word_embeddings
-    assert not config.attention_bias
+    assert not config.qkv_bias
 
 
 def test_bfloat16_answers_sensibly(smollm2_path: Path, reference: Reference) -> None:
     """bfloat16 weights, activations and cache: the same first tokens for most prompts."""
     loaded = load_model(smollm2_path, dtype="bfloat16")
     pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), 120)
-    runner = Runner(loaded.model, pool, TorchAttention(pool))
+    runner = Runner(loaded.model, pool, make_attention(loaded.config, pool))
     pages = [pool.alloc(-(-len(ids) // PAGE_SIZE)) for ids in reference.prompts]
     chunks = [Chunk(ids, 0, own.tolist()) for ids, own in zip(reference.prompts, pages, strict=True)]
     tokens = runner.forward(make_batch(chunks, PAGE_SIZE)).tolist()

@@ -16,8 +16,8 @@ from transformers import LlamaForCausalLM
 
 from deeproot.engine.loading import DTYPES, LoadFormat, is_gguf, load_model, resolve_dtype
 from deeproot.engine.models.llama import LlamaForCausalLM as Llama
-from deeproot.engine.weight_files import halves_from_neighbours
 from deeproot.engine.weights import DummyWeights, WeightError
+from deeproot.engine.weights_gguf import halves_from_neighbours
 
 INDEX = "model.safetensors.index.json"
 IDS = list(range(1, 40))
