@@ -10,7 +10,7 @@ import torch
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.config import ModelConfig
 from deeproot.engine.kv_pool import KVPool
-from deeproot.engine.loading import LoadedModel, load_model
+from deeproot.engine.loading import LoadedModel, load_model, make_attention
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
 from deeproot.runtime.engine_messages import EngineInfo
@@ -84,7 +84,9 @@ def load_scheduler(
     check_options(options)
     device = choose_device(options.device)
     try:
-        loaded = load_model(options.model, options.load_format, options.dtype, device, on_progress)
+        loaded = load_model(
+            options.model, options.load_format, options.dtype, device, on_progress, options.max_model_len
+        )
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
     scheduler = _build_scheduler(options, loaded)
@@ -112,7 +114,7 @@ def _build_scheduler(options: EngineOptions, loaded: LoadedModel) -> Scheduler:
         )
     max_model_len = _max_model_len(options, config, num_pages * options.page_size)
     pool = KVPool(layout, num_pages, loaded.device)
-    runner = Runner(loaded.model, pool, TorchAttention(pool), loaded.device)
+    runner = Runner(loaded.model, pool, make_attention(config, pool), loaded.device)
     logger.info(
         "KV cache: %s, %d pages of %d tokens; window of %d tokens; %s on %s",
         format_bytes(num_pages * layout.page_bytes),
