@@ -9,6 +9,11 @@ fail() {
     exit 1
 }
 
+# is_stamped FILE: does it say that what is `wanted` is installed?
+is_stamped() {
+    [ -f "$1" ] && [ "$(cat "$1")" = "$wanted" ]
+}
+
 # make_environment EXTRAS: .venv with the pinned requirements; nothing to do if it is up to date.
 make_environment() {
     local extras="$1" stamp wanted
@@ -23,10 +28,9 @@ make_environment() {
         "$PYTHON" -m venv "$VENV" || fail "could not make $VENV: is the venv module of $PYTHON installed?"
     fi
     stamp="$VENV/.installed-${extras:-base}"
-    # What the tests need contains what serving needs.
-    [ -n "$extras" ] || [ ! -f "$VENV/.installed-test" ] || stamp="$VENV/.installed-test"
     wanted="$(cat "$ROOT/pyproject.toml" "$ROOT/requirements/constraints.txt" | sha256sum | cut -c1-64) $ROOT"
-    if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
+    # An environment for the tests will do for serving too.
+    if ! is_stamped "$stamp" && ! { [ -z "$extras" ] && is_stamped "$VENV/.installed-test"; }; then
         echo "Installing the requirements (some minutes the first time)"
         "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar on \
             -c "$ROOT/requirements/constraints.txt" -e "$ROOT${extras:+[$extras]}" ||
