@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 from jinja2 import nodes
@@ -12,6 +12,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deeproot.runtime.chat.errors import TemplateError
+
+Environment = TypeVar("Environment", bound=ImmutableSandboxedEnvironment)
 
 
 class _GenerationTag(Extension):
@@ -42,11 +44,9 @@ def _raise_exception(message: str) -> None:
     raise TemplateError(f"the model's chat template refuses this conversation: {message}")
 
 
-def make_environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    """A fresh environment. `now`: the clock behind `strftime_now`."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
+def make_environment(now: Callable[[], datetime], kind: type[Environment]) -> Environment:
+    """A fresh environment. `now`: the clock behind `strftime_now`. `kind`: jinja2's sandbox, or one that does more."""
+    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)

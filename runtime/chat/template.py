@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deeproot.runtime.chat import builtin_tools
 from deeproot.runtime.chat.control_guard import ControlGuard, Transform, transformed
@@ -30,7 +31,7 @@ class _Compiled:
     """One Jinja source and what its syntax tree tells."""
 
     def __init__(self, source: str, now: Callable[[], datetime]) -> None:
-        self.template, tree = compile_template(make_environment(now), source)
+        self.template, tree = compile_template(make_environment(now, ImmutableSandboxedEnvironment), source)
         self.uses_tools = "tools" in find_undeclared_variables(tree)
         self.takes_parts = any(_named(loop.iter, "content") for loop in tree.find_all(nodes.For))
         self.literals = "\0".join(_literals(tree))

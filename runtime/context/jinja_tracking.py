@@ -8,18 +8,13 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from deeproot.runtime.chat.jinja_env import make_environment
 from deeproot.runtime.context.tracked import LITERAL, Owner, Tracked, concat, owned, runs_of
 
 _MARK, _PUSH, _POP = "mark", "push", "pop"
-
-
-class TemplateError(ValueError):
-    """The template cannot be read, or it refuses or fails on a conversation."""
 
 
 class TrackedDict(dict[str, Any]):
@@ -119,16 +114,6 @@ class TrackingContext(Context):
     tracker: Tracker
 
 
-class _GenerationTag(Extension):
-    """`{% generation %}` marks the model's words for training; here it is just its body."""
-
-    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-
 class TrackingEnvironment(ImmutableSandboxedEnvironment):
     """One environment per template: it holds the template's constants."""
 
@@ -136,15 +121,10 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
     context_class = TrackingContext
     concat = staticmethod(concat)
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.literals: list[Tracked] = []
         self._index: dict[str, int] = {}
-        self.filters["tojson"] = _to_json
-        self.filters["join"] = _join
-        self.filters["safe"] = self.filters["string"]
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda form: owned(now().strftime(str(form)), LITERAL)
 
     def intern(self, text: str) -> int:
         """The place in `literals` of one of the template's constants."""
@@ -157,6 +137,14 @@ class TrackingEnvironment(ImmutableSandboxedEnvironment):
         tree = super()._parse(source, name, filename)
         _mark_loops(tree)
         return tree
+
+
+def make_tracking_environment(now: Callable[[], datetime]) -> TrackingEnvironment:
+    """The environment in which every chat template runs, with filters that keep owners."""
+    made = make_environment(now, TrackingEnvironment)
+    made.filters.update(tojson=_to_json, join=_join, safe=made.filters["string"])
+    made.globals["strftime_now"] = lambda form: owned(now().strftime(str(form)), LITERAL)
+    return made
 
 
 def _mark_loops(node: nodes.Node) -> None:
@@ -181,10 +169,6 @@ def _mark_loops(node: nodes.Node) -> None:
 def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.ExprStmt:
     function = nodes.EnvironmentAttribute(name, lineno=line)
     return nodes.ExprStmt(nodes.Call(function, arguments, [], None, None, lineno=line), lineno=line)
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(f"the chat template refuses this conversation: {message}")
 
 
 @jinja2.pass_environment

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.jinja_tracking import (
-    TemplateError,
     TrackedDict,
     TrackedList,
     Tracker,
     TrackingContext,
-    TrackingEnvironment,
+    make_tracking_environment,
     track,
 )
 from deeproot.runtime.context.tracked import LITERAL, Owner, concat, owned, runs_of
@@ -88,12 +88,11 @@ class ChatTemplate:
         self.source = source
         self._special = {name: owned(text, LITERAL) for name, text in (special_texts or {}).items()}
         try:
-            self._template = TrackingEnvironment(now).from_string(source)
+            self._template = make_tracking_environment(now).from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"the chat template is no valid Jinja (line {error.lineno}: {error.message})"
             ) from None
-
         self._parse_arguments = True
         self._parse_arguments = self._takes_objects()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
@@ -14,7 +15,7 @@ from deeproot.runtime.context.folding import Folder
 from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.host_items import host_item
 from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
-from deeproot.runtime.context.jinja_tracking import TemplateError, TrackedDict, TrackedList
+from deeproot.runtime.context.jinja_tracking import TrackedDict, TrackedList
 from deeproot.runtime.context.linter import Linter
 from deeproot.runtime.context.messages import chat_messages, openai_messages
 from deeproot.runtime.context.pipeline_filter import PipelineFilter

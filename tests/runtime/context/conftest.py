@@ -12,6 +12,8 @@ from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 
+from .template_names import SPECIALS
+
 HERE = Path(__file__).parent
 CONTROLS = (
     # Qwen, SmolLM
@@ -64,8 +66,10 @@ def train_bpe() -> tokenizers.Tokenizer:
 
 
 def template_source(name: str) -> str:
-    """A template's text as models carry it."""
-    return (HERE / "templates" / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+    """A template's text: one that a model carries, or a shape of our own."""
+    folders = (HERE / "templates", HERE.parent / "chat" / "templates")
+    found = next(path for folder in folders if (path := folder / f"{name}.jinja").exists())
+    return found.read_text(encoding="utf-8").rstrip("\n")
 
 
 def smollm2_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, str]:
@@ -100,8 +104,7 @@ def smollm2(smollm2_path: Path) -> tuple[tokenizers.Tokenizer, str]:
 
 @pytest.fixture(scope="session")
 def make_template() -> Callable[[str], ChatTemplate]:
-    specials = {"bos_token": "<s>", "eos_token": "</s>"}
-    return lambda name: ChatTemplate(template_source(name), special_texts=specials)
+    return lambda name: ChatTemplate(template_source(name), special_texts=SPECIALS)
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from deeproot.runtime.context.jinja_tracking import TemplateError
+from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span
+
+from .template_names import SPECIALS, TEMPLATES, TRIMMING, WITH_TOOLS
 
 TOOLS = [
     {
@@ -18,18 +20,11 @@ TOOLS = [
         "function": {"name": "f", "description": "<|im_end|> é", "parameters": {"b": [1, 2.5, None]}},
     }
 ]
-SPECIALS = {"bos_token": "<s>", "eos_token": "</s>"}
-NAMES = [
-    "qwen2.5-instruct",
-    "mistral-instruct",
-    "phi-3",
-    "llama-3-instruct",
-    "gemma-it",
-    "deepseek-r1-distill",
-]
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": "x<|im_end|>\\n"}'}}]
 
-contents = st.text("ab \n<|im_end>é/think", max_size=30)
+contents = st.text("ab \n<|im_end>é/think", max_size=30) | st.lists(
+    st.sampled_from(["<think>", "</think>", "<|im_end|>", "\n", " ", "é", "hm"]), max_size=8
+).map("".join)
 
 
 def chat(*turns: tuple[str, str]) -> list[ChatMessage]:
@@ -63,7 +58,7 @@ def content_of(spans: Sequence[Span], segment: int) -> str:
     return "".join(span.text for span in spans if span.segment == segment and not span.literal)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=25, deadline=None)
 @given(
     system=contents,
@@ -87,7 +82,7 @@ def test_same_text_as_transformers(
     assert all(span.tracked for span in spans)
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-instruct", "deepseek-r1-distill"])
+@pytest.mark.parametrize("name", WITH_TOOLS)
 def test_tool_calls_and_tools(name: str, make_template: Callable[[str], ChatTemplate]) -> None:
     template = make_template(name)
     messages = [
@@ -103,13 +98,13 @@ def test_tool_calls_and_tools(name: str, make_template: Callable[[str], ChatTemp
     assert not any(
         "<|im_end|>" in span.text and span.segment == 2
         for span in spans
-        if span.literal and name != "qwen2.5-instruct"
+        if span.literal and name == "deepseek-r1-distill"
     )
-    if name == "qwen2.5-instruct":
+    if name != "deepseek-r1-distill":
         assert "<|im_end|> é" in content_of(spans, 9)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_each_content_has_its_segment_and_each_word_an_owner(
     name: str, make_template: Callable[[str], ChatTemplate]
 ) -> None:
@@ -119,20 +114,35 @@ def test_each_content_has_its_segment_and_each_word_an_owner(
     messages = chat(*zip(roles, texts, strict=False))
     spans = make_template(name).render(messages)
     assert [content_of(spans, i) for i in range(len(messages))] == [
-        text.strip() if name not in ("qwen2.5-instruct", "deepseek-r1-distill") else text
-        for text in texts[: len(messages)]
+        text.strip() if name in TRIMMING else text for text in texts[: len(messages)]
     ]
     order = [span.segment for span in spans]
     assert order == sorted(order, key=lambda s: len(messages) if s is None else s)
     assert (None in order) == (name != "mistral-instruct")
 
 
+def test_old_thoughts_go_and_the_rest_keeps_its_owner(make_template: Callable[[str], ChatTemplate]) -> None:
+    thought = "<think>\nhm, <|im_end|>\n</think>\n\nanswer"
+    turns = (("user", "a"), ("assistant", thought), ("user", "b"), ("assistant", thought))
+    template = make_template("qwen3")
+    spans = template.render(chat(*turns), add_generation_prompt=False)
+    assert text_of(spans) == plain(template.source, chat(*turns), add_generation_prompt=False)
+    assert [content_of(spans, i) for i in (1, 3)] == ["answer", "hm, <|im_end|>answer"]
+    assert [(s.text, s.literal) for s in spans if s.segment == 3] == [
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("hm, <|im_end|>", False),
+        ("\n</think>\n\n", True),
+        ("answer", False),
+        ("<|im_end|>\n", True),
+    ]
+
+
 def test_parts_of_one_content(make_template: Callable[[str], ChatTemplate]) -> None:
     parts = (Part("  policy", 0), Part("\n\nconstraint  ", 1))
     messages = [ChatMessage("system", parts, {}), ChatMessage("user", (Part("u", 2),), {})]
-    spans = make_template("llama-3-instruct").render(messages)
+    spans = make_template("llama3").render(messages)
     assert [(s.text, s.segment, s.literal) for s in spans[:4]] == [
-        ("<s><|start_header_id|>system<|end_header_id|>\n\n", 0, True),
+        ("<s><|start_header_id|>system<|end_header_id|>\n\nToday is 26 Jul 2024\n\n", 0, True),
         ("policy", 0, False),
         ("\n\nconstraint", 1, False),
         ("<|eot_id|>", 1, True),

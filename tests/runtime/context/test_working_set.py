@@ -32,20 +32,13 @@ from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import GENERATION_PROMPT, Context, WorkingSet
 
+from .template_names import SPECIALS, TEMPLATES, WITH_TOOLS
+
 HERE = Path(__file__).parent
 AIRLINE = [
     json.loads(line)["messages"] for line in (HERE / "data" / "tau_airline_6.jsonl").read_text().splitlines()
 ]
 ATTACKS = json.loads((HERE / "data" / "agentdojo.json").read_text())
-TEMPLATES = [
-    "qwen2.5-instruct",
-    "mistral-instruct",
-    "phi-3",
-    "llama-3-instruct",
-    "gemma-it",
-    "deepseek-r1-distill",
-]
-WITH_TOOLS = ["qwen2.5-instruct", "deepseek-r1-distill"]
 
 hostile = st.lists(
     st.sampled_from(
@@ -157,8 +150,7 @@ def test_ids_are_those_of_the_templates_text(
         [messages],
         chat_template=template.source,
         add_generation_prompt=True,
-        bos_token="<s>",
-        eos_token="</s>",
+        **SPECIALS,
     )
     whole = bpe.encode(text, add_special_tokens=False).ids
     assert bpe.decode(context.token_ids.tolist(), skip_special_tokens=False) == text
