@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from prompt_toolkit import PromptSession
@@ -13,6 +14,7 @@ from deeproot.runtime.chat_remote import RemoteChat
 from deeproot.runtime.chat_reply import ChatFailed, ChatPartner, Message, Reply
 from deeproot.runtime.cli import engine_options
 from deeproot.runtime.logs import set_up_logging
+from deeproot.runtime.model_search import name_of
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.progress import loading_progress
 from deeproot.runtime.sampling_options import SamplingOptions
@@ -43,7 +45,7 @@ def local_partner(options: EngineOptions, sampling: SamplingOptions) -> Iterator
     # Here, because a chat with a server needs none of the engine's heavy imports.
     from deeproot.runtime.chat_local import LocalChat
 
-    with loading_progress(options.model) as on_progress:
+    with loading_progress(name_of(Path(options.model))) as on_progress:
         local = LocalChat(options, sampling, on_progress)
     with local:
         yield local

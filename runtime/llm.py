@@ -20,7 +20,14 @@ from deeproot.runtime.engine_setup import load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.output_text import EndReason, OutputText
-from deeproot.runtime.sampling_options import SamplingOptions, check_prompt_length, check_token_ids, resolve
+from deeproot.runtime.sampling_options import (
+    COMPLETION_MAX_TOKENS,
+    SamplingDefaults,
+    SamplingOptions,
+    check_prompt_length,
+    check_token_ids,
+    resolve,
+)
 from deeproot.runtime.sync_client import SyncClient
 from deeproot.scheduler.messages import AddRequest, Usage
 
@@ -85,13 +92,15 @@ class LLM:
         prompts: str | Sequence[str] | Sequence[Sequence[int]],
         sampling: SamplingOptions | None = None,
     ) -> list[Completion]:
-        """Complete prompts, texts or token ids, all at once; one result a prompt, in order.
+        """Complete prompts, texts or token ids, all at once; one result a prompt, in order. Each gets 16 tokens unless
+        `sampling` says otherwise.
 
         Raises OptionError, a ValueError, for sampling options or prompts that cannot be.
         """
         sampling = sampling or SamplingOptions()
         many: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
-        requests = [self._request(self._prompt_ids(prompt), sampling) for prompt in many]
+        defaults = dataclasses.replace(self._engine.speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
+        requests = [self._request(self._prompt_ids(prompt), sampling, defaults) for prompt in many]
         texts = [self._text(sampling, continues_text=True) for _ in many]
         events: list[list[ToolEvent]] = [[] for _ in many]
         for index, news in self._run(requests, texts):
@@ -141,7 +150,7 @@ class LLM:
         sampling = sampling or SamplingOptions()
         ids = self._engine.speech.require_template().token_ids(messages, tools, **(template_kwargs or {}))
         text = self._text(sampling, use_tools=bool(tools))
-        return self._request(ids, sampling), text
+        return self._request(ids, sampling, self._engine.speech.defaults), text
 
     def _run(
         self, requests: Sequence[AddRequest], texts: Sequence[OutputText]
@@ -163,8 +172,7 @@ class LLM:
         check_token_ids(prompt, self._engine.speech.defaults.vocab_size, "prompts")
         return np.array(prompt, dtype=np.int32)
 
-    def _request(self, ids: Int32Array, sampling: SamplingOptions) -> AddRequest:
-        defaults = self._engine.speech.defaults
+    def _request(self, ids: Int32Array, sampling: SamplingOptions, defaults: SamplingDefaults) -> AddRequest:
         check_prompt_length(len(ids), defaults.max_model_len, "prompts")
         params = resolve(sampling, defaults, num_prompt=len(ids), fallback_seed=self._seeds.getrandbits(64))
         return AddRequest(str(next(self._rids)), ids.tobytes(), params)

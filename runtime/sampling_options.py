@@ -12,6 +12,8 @@ from deeproot.scheduler.messages import SamplingParams
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
+COMPLETION_MAX_TOKENS = 16
+"""What a text completion gets if nothing is said, as OpenAI has it; a chat gets what is left of the window."""
 _SEED_BITS = (1 << 64) - 1
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.chat.tool_parser import collect
 from deeproot.runtime.output_text import OutputText
-from deeproot.runtime.sampling_options import check_token_ids
+from deeproot.runtime.sampling_options import COMPLETION_MAX_TOKENS, check_token_ids
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.errors import invalid
@@ -29,9 +29,6 @@ from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
-
-_DEFAULT_MAX_TOKENS = 16
-"""As OpenAI has it for this surface."""
 
 
 def make_router(max_body_bytes: int) -> APIRouter:
@@ -60,7 +57,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, started: float) -> Job:
     speech = serving.speech
-    defaults = dataclasses.replace(speech.defaults, max_new_tokens=_DEFAULT_MAX_TOKENS)
+    defaults = dataclasses.replace(speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
     prompts = _prompts(body)
     options = sampling_options(body, body.max_tokens)
     requests, texts = [], []

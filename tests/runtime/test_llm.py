@@ -55,6 +55,11 @@ def test_prompts_come_back_in_order_and_as_alone(llm: LLM) -> None:
         assert result.usage.cached + result.usage.computed == result.usage.prompt
 
 
+def test_a_completion_is_short_unless_more_is_asked_for(llm: LLM) -> None:
+    assert llm.generate("x", SamplingOptions(ignore_eos=True))[0].usage.output == 16
+    assert llm.chat(USER, SamplingOptions(ignore_eos=True)).usage.output > 16
+
+
 def test_token_ids_are_prompts(llm: LLM) -> None:
     sampling = SamplingOptions(max_tokens=5, temperature=0)
     ids = llm._engine.speech.assets.tokenizer.encode_prompt("abc").tolist()
