@@ -14,9 +14,10 @@ _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 """Their scores are scaled by hidden size and heads, those of the smaller ones by head_dim."""
 
 
-def config_from_gguf(file: GGUFFile) -> ModelConfig:
+def config_from_gguf(file: GGUFFile, max_model_len: int | None = None) -> ModelConfig:
     """Read a file's metadata; its list of tensors tells whether embeddings are tied and what has biases.
 
+    max_model_len: the longest sequence that will be asked for; matters to longrope.
     Raises ConfigError, which names the key that is missing, wrong or not supported.
     """
     keys = Keys(file.metadata, "GGUF metadata")
@@ -44,7 +45,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
         head_dim=head_dim,
         max_position_embeddings=keys.positive_int(f"{arch}.context_length"),
         rms_norm_eps=keys.positive_float(f"{arch}.attention.layer_norm_rms_epsilon"),
-        rope=_rope(file, keys, arch, head_dim),
+        rope=_rope(file, keys, arch, head_dim, max_model_len),
         tie_word_embeddings="output.weight" not in file.tensors,
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
@@ -64,25 +65,41 @@ def _refuse_unsupported(keys: Keys, arch: str) -> None:
         )
 
 
-def _rope(file: GGUFFile, keys: Keys, arch: str, head_dim: int) -> RopeConfig:
+def _rope(file: GGUFFile, keys: Keys, arch: str, head_dim: int, max_model_len: int | None) -> RopeConfig:
     dim = keys.positive_int(f"{arch}.rope.dimension_count", head_dim)
     theta = keys.positive_float(f"{arch}.rope.freq_base", 10000.0)
-    if "rope_factors_long.weight" in file.tensors:
-        raise ConfigError(
-            "GGUF file: rope_factors_long.weight: longrope is supported in folders of safetensors, not in GGUF files"
-        )
-    divisors = None
-    if "rope_freqs.weight" in file.tensors:
-        divisors = tuple(file.read("rope_freqs.weight").ravel().tolist())
     scaling = keys.string(f"{arch}.rope.scaling.type", "none")
+    if "rope_factors_long.weight" in file.tensors and scaling in ("none", "longrope"):
+        return _longrope(file, keys, arch, RopeConfig(dim, theta), max_model_len)
+    divisors = _floats(file, "rope_freqs.weight") if "rope_freqs.weight" in file.tensors else None
     if scaling == "none":
         return RopeConfig(dim, theta, freq_divisors=divisors)
     if scaling == "linear":
         factor = keys.positive_float(f"{arch}.rope.scaling.factor")
         return RopeConfig(dim, theta, "linear", factor, freq_divisors=divisors)
     raise ConfigError(
-        f"GGUF metadata: {arch}.rope.scaling.type {scaling!r} is not supported; supported: none, linear"
+        f"GGUF metadata: {arch}.rope.scaling.type {scaling!r} is not supported; supported: none, linear, longrope"
     )
+
+
+def _longrope(
+    file: GGUFFile, keys: Keys, arch: str, plain: RopeConfig, max_model_len: int | None
+) -> RopeConfig:
+    """See `rope_config`: one of two lists of divisors, by the longest sequence to be served."""
+    longest = keys.positive_int(f"{arch}.context_length")
+    original = keys.positive_int(f"{arch}.rope.scaling.original_context_length", longest)
+    name = "long" if min(max_model_len or longest, longest) > original else "short"
+    if f"rope_factors_{name}.weight" not in file.tensors:
+        raise ConfigError(f"GGUF file: tensor 'rope_factors_{name}.weight' is missing")
+    return replace(
+        plain,
+        freq_divisors=_floats(file, f"rope_factors_{name}.weight"),
+        attention_factor=keys.positive_float(f"{arch}.rope.scaling.attn_factor", 1.0),
+    )
+
+
+def _floats(file: GGUFFile, tensor: str) -> tuple[float, ...]:
+    return tuple(file.read(tensor).ravel().tolist())
 
 
 def _plain(keys: Keys, shared: ModelConfig) -> ModelConfig:
@@ -104,12 +121,13 @@ def _gemma2(keys: Keys, shared: ModelConfig) -> ModelConfig:
 
 
 def _gemma3(keys: Keys, shared: ModelConfig) -> ModelConfig:
-    config = _gemma(keys, shared, "gemma3", every=6)
-    return replace(config, local_rope=RopeConfig(shared.rope.dim, 10000.0))
+    every = keys.positive_int("gemma3.attention.sliding_window_pattern", 6)
+    theta = keys.positive_float("gemma3.rope.freq_base_swa", 10000.0)
+    return replace(_gemma(keys, shared, "gemma3", every), local_rope=RopeConfig(shared.rope.dim, theta))
 
 
 def _gemma(keys: Keys, shared: ModelConfig, arch: str, every: int) -> ModelConfig:
-    window = keys.positive_int(f"{arch}.attention.sliding_window")
+    window = keys.positive_int(f"{arch}.attention.sliding_window", 4096)
     num_layers = shared.num_layers
     by_hidden = num_layers == _GEMMA_27B_LAYERS[arch]
     return replace(

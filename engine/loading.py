@@ -62,7 +62,7 @@ def read_config(path: Path, max_model_len: int | None = None) -> ModelConfig:
     """
     if is_gguf(path):
         with GGUFFile(path) as file:
-            return config_from_gguf(file)
+            return config_from_gguf(file, max_model_len)
     file_path = path / "config.json" if path.is_dir() else path
     if not file_path.is_file():
         raise FileNotFoundError(
@@ -111,7 +111,7 @@ def load_model(
         return _dummy(read_config(path, max_model_len), kind, device, progress)
     if is_gguf(path) and load_format != "safetensors":
         with GGUFFile(path) as file:
-            config = config_from_gguf(file)
+            config = config_from_gguf(file, max_model_len)
             _check_dtype(config, kind)
             weights = StoredWeights(GGUFStore(file, config), kind, device, progress)
             return LoadedModel(_build(config, weights, device), config, kind, device)

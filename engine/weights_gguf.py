@@ -41,7 +41,7 @@ _LAYER_CHANGES: dict[str, dict[str, str]] = {
 _NORMS_FROM_ZERO = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 """Their norms multiply by 1 + weight; files hold the sum."""
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-_FOR_CONFIG = {"rope_freqs.weight"}
+_FOR_CONFIG = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 """Read with the configuration, not by a model."""
 
 
