@@ -20,6 +20,7 @@ from deeproot.engine.config_hf import config_from_dict
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.loading import read_config
 from deeproot.engine.models import MODEL_CLASSES
+from deeproot.engine.rope import inverse_frequencies
 
 LLAMA2: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -97,7 +98,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "heads": ({"num_key_value_heads": 5}, r"heads \(32\) is not a multiple.*\(5\)"),
     "odd head_dim": ({"head_dim": 7}, "rotary dim 7 must be even"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-    "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config.*'gptq'.*GGUF"),
+    **{
+        method: (
+            {"quantization_config": {"quant_method": method}},
+            f"quantization_config with quant_method '{method}' is not supported; use the unquantised.*GGUF",
+        )
+        for method in ("awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors")
+    },
+    "quantised somehow": ({"quantization_config": {}}, "quant_method 'None' is not supported"),
     "rope kind": (
         {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}},
         "rope type 'ntk' is not supported; supported: default, linear, dynamic, llama3, yarn, longrope",
@@ -105,6 +113,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rope not an object": ({"rope_scaling": 3}, "'rope_scaling' must be an object"),
     "rope without factor": ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: 'factor' is missing"),
     "rope type": ({"rope_parameters": {"rope_type": 3}}, "rope_parameters: 'rope_type' must be a string"),
+    "rope of each layer": (
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        "'rope_parameters' differs between layers",
+    ),
+    "rope factor": (
+        {"rope_scaling": {"rope_type": "linear", "factor": 1e300}},
+        "rope_scaling: 'factor' must be at most 1.04858e",
+    ),
+    "longrope without factors": ({"rope_scaling": {"rope_type": "longrope"}}, "'short_factor' is missing"),
+    "longrope with too few factors": (
+        {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
+        "'short_factor' must be a list of 64 numbers, got '1 numbers'",
+    ),
+    "longrope with a factor of 0": (
+        {"rope_scaling": {"rope_type": "longrope", "short_factor": [0.0]}},
+        "'short_factor' must be a list of numbers over 0",
+    ),
+    "yarn order": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_slow": 33}},
+        "'beta_slow' must be over 0 and at most 'beta_fast'",
+    ),
+    "partial rotary factor": ({"partial_rotary_factor": 1.5}, "'partial_rotary_factor' must be at most 1"),
+    "partial rotary factor of nothing": ({"partial_rotary_factor": 0.001}, "rotary dim 0 must be even"),
     "llama3 order": (
         {"rope_scaling": {**LLAMA31["rope_scaling"], "low_freq_factor": 4.0}},
         "'low_freq_factor' must be over 0 and under",
@@ -119,26 +150,158 @@ def test_refused_with_the_name_of_the_key(name: str) -> None:
         config_from_dict({**LLAMA2, **changes})
 
 
+def family(name: str, **changes: Any) -> dict[str, Any]:
+    return {**LLAMA2, "architectures": [f"{name}ForCausalLM"], **changes}
+
+
+def test_mistral() -> None:
+    assert config_from_dict(family("Mistral", sliding_window=100)).layer_windows == (100,) * 32
+    assert config_from_dict(family("Mistral", sliding_window=None)).layer_windows == ()
+    assert config_from_dict(family("Mistral")).layer_windows == (4096,) * 32
+    assert config_from_dict(family("Mistral", sliding_window=100)).window(31) == 100
+    assert config_from_dict(family("Mistral", sliding_window=None)).window(31) is None
+
+
+def test_llama_has_no_windows() -> None:
+    assert config_from_dict(family("Llama", sliding_window=100)).layer_windows == ()
+
+
+def test_qwen2() -> None:
+    config = config_from_dict(family("Qwen2", sliding_window=100, max_window_layers=30))
+    assert (config.qkv_bias, config.out_bias, config.mlp_bias) == (True, False, False)
+    assert config.layer_windows == ()
+    data = family("Qwen2", sliding_window=100, max_window_layers=30, use_sliding_window=True)
+    assert config_from_dict(data).layer_windows == (None,) * 30 + (100, 100)
+    assert config_from_dict({**data, "sliding_window": None}).layer_windows == ()
+
+
+def test_qwen3() -> None:
+    config = config_from_dict(family("Qwen3", num_attention_heads=64))
+    assert (config.head_dim, config.qkv_bias, config.out_bias) == (128, False, False)
+    assert config_from_dict(family("Qwen3", attention_bias=True)).out_bias
+
+
+def test_gemma2() -> None:
+    """With nothing but sizes, transformers' defaults."""
+    config = config_from_dict(family("Gemma2"))
+    assert (config.attention_soft_cap, config.logits_soft_cap) == (50.0, 30.0)
+    assert (config.head_dim, config.attention_scale) == (256, 1 / 16)
+    assert (config.tie_word_embeddings, config.activation) == (True, "gelu_tanh")
+    assert config.layer_windows == (4096, None) * 16
+    uncapped = config_from_dict(family("Gemma2", attn_logit_softcapping=None, final_logit_softcapping=None))
+    assert (uncapped.attention_soft_cap, uncapped.logits_soft_cap) == (None, None)
+    types = ["full_attention"] * 30 + ["sliding_attention"] * 2
+    data = family("Gemma2", layer_types=types, sliding_window=7, query_pre_attn_scalar=144)
+    assert config_from_dict(data).layer_windows == (None,) * 30 + (7, 7)
+    assert config_from_dict(data).attention_scale == pytest.approx(1 / 12)
+
+
+def test_gemma3_in_both_spellings() -> None:
+    linear = {"rope_type": "linear", "factor": 8.0}
+    older = family(
+        "Gemma3", rope_theta=1e6, rope_local_base_freq=5e3, rope_scaling=linear, sliding_window_pattern=4
+    )
+    config = config_from_dict(older)
+    assert config.rope == RopeConfig(256, 1e6, "linear", 8.0)
+    assert config.local_rope == RopeConfig(256, 5e3)
+    assert config.layer_windows == (4096, 4096, 4096, None) * 8
+    ropes = {
+        "full_attention": {**linear, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+    }
+    types = (["sliding_attention"] * 3 + ["full_attention"]) * 8
+    assert config_from_dict(family("Gemma3", rope_parameters=ropes, layer_types=types)) == config
+    plain = config_from_dict(family("Gemma3"))
+    assert (plain.rope, plain.local_rope) == (RopeConfig(256, 1e6), RopeConfig(256, 1e4))
+    assert plain.layer_windows[:6] == (4096,) * 5 + (None,)
+
+
+def test_phi3() -> None:
+    config = config_from_dict(family("Phi3", partial_rotary_factor=0.75, sliding_window=2047))
+    assert (config.rope, config.layer_windows) == (RopeConfig(96, 10000.0), (2047,) * 32)
+    assert config_from_dict(family("Phi3")).layer_windows == ()
+    longrope = {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+    data = family("Phi3", rope_scaling=longrope, original_max_position_embeddings=1024)
+    assert config_from_dict(data).rope.freq_divisors == (2.0,) * 64
+    assert config_from_dict(data, max_model_len=1024).rope.freq_divisors == (1.0,) * 64
+    assert config_from_dict(data, max_model_len=1024).max_position_embeddings == 4096
+
+
+FAMILY_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "window": (family("Mistral", sliding_window=0), "'sliding_window' must be a whole number of at least 1"),
+    "layer types": (
+        family("Gemma2", layer_types=["chunked_attention"] * 32),
+        "'layer_types' must be a list of 'sliding_attention' and 'full_attention'",
+    ),
+    "number of layer types": (
+        family("Gemma2", layer_types=["full_attention"] * 31),
+        "31 layers have a kind of attention, the model has 32 layers",
+    ),
+    "activation": (
+        family("Gemma2", hidden_activation="gelu"),
+        "hidden_activation 'gelu' is not supported; supported: silu, gelu_pytorch_tanh",
+    ),
+    "both directions": (
+        family("Gemma3", use_bidirectional_attention=True),
+        "'use_bidirectional_attention' is not supported",
+    ),
+    "a cap that transformers ignores": (
+        family("Gemma3", attn_logit_softcapping=50.0),
+        "'attn_logit_softcapping' is not supported for Gemma 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILY_REFUSED)
+def test_what_families_refuse(name: str) -> None:
+    data, reason = FAMILY_REFUSED[name]
+    with pytest.raises(ConfigError, match=reason):
+        config_from_dict(data)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-KEYS = [*LLAMA31, "head_dim", "tie_word_embeddings", "hidden_act", "quantization_config", "rope_parameters"]
+KEYS = [
+    *LLAMA31,
+    *("head_dim", "tie_word_embeddings", "hidden_act", "hidden_activation", "quantization_config"),
+    *("rope_parameters", "partial_rotary_factor", "original_max_position_embeddings", "attention_bias"),
+    *("sliding_window", "use_sliding_window", "layer_types", "max_window_layers", "sliding_window_pattern"),
+    *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "rope_local_base_freq"),
+]
+ROPES: list[dict[str, Any]] = [
+    LLAMA31["rope_scaling"],
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "mscale_all_dim": 0.5, "beta_fast": 32.0},
+    {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 64, "long_factor": [2.0] * 64},
+]
 
 
-@settings(deadline=None)
-@given(changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3), nested=st.booleans())
-def test_any_json_gives_a_config_or_a_config_error(changes: dict[str, Any], nested: bool) -> None:
-    data = {**LLAMA31, **changes}
-    if nested:
-        inner = dict(zip(LLAMA31["rope_scaling"], changes.values(), strict=False))
-        data["rope_scaling"] = {**LLAMA31["rope_scaling"], **inner}
+@settings(max_examples=300, deadline=None)
+@given(
+    architecture=st.sampled_from(SUPPORTED_ARCHITECTURES),
+    changes=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3),
+    rope=st.sampled_from(ROPES),
+    rope_changes=st.lists(JSON, max_size=3),
+    max_model_len=st.none() | st.integers(1, 10**9),
+)
+def test_any_json_gives_a_config_or_a_config_error(
+    architecture: str,
+    changes: dict[str, Any],
+    rope: dict[str, Any],
+    rope_changes: list[Any],
+    max_model_len: int | None,
+) -> None:
+    inner = dict(zip(reversed(rope), rope_changes, strict=False))
+    data = {**LLAMA31, "architectures": [architecture], "rope_scaling": {**rope, **inner}, **changes}
     try:
-        config = config_from_dict(data)
+        config = config_from_dict(data, max_model_len)
     except ConfigError:
         return
     assert config.num_qo_heads % config.num_kv_heads == 0
+    assert inverse_frequencies(config.rope).shape == (config.rope.dim // 2,)
 
 
 def test_broken_json(tmp_path: Path) -> None:
