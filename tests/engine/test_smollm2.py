@@ -3,18 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import gguf
 import pytest
 import torch
-from tests.engine.batches import Chunk, make_batch
-from tests.engine.hf import relative_error
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, LlamaForCausalLM
+from tests.engine.hf import hf_logits, relative_error
+from tests.engine.sequences import run_greedy, run_in_steps
+from tests.engine.test_gguf import write
+from transformers import AutoModelForCausalLM, GgufConfig, LlamaForCausalLM
 
 from deeproot.engine.config_gguf import config_from_gguf
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import load_model, make_attention
+from deeproot.engine.models.llama import LlamaForCausalLM as Llama
 from deeproot.engine.runner import Runner
+from deeproot.runtime.chat.tokenizer import Tokenizer
 
 NUM_TOKENS = 64
 PAGE_SIZE = 64
@@ -44,21 +47,33 @@ PROMPTS = [
 
 
 @dataclass(frozen=True)
-class Reference:
+class Run:
+    """What both sides make of the prompts."""
+
+    runner: Runner
     prompts: list[list[int]]
     outputs: list[list[int]]
-    """`NUM_TOKENS` greedy tokens a prompt."""
-    top_two: np.ndarray
-    """`[prompts, NUM_TOKENS, 2]` the greatest logits of each step."""
-    weights: dict[str, torch.Tensor]
-    logits: torch.Tensor
-    """Of every position of the last prompt."""
+    """Ours: `NUM_TOKENS` greedy tokens a prompt."""
+    reference: LlamaForCausalLM
+    logits: list[torch.Tensor]
+    """Theirs: `[NUM_TOKENS, vocab_size]` a prompt, each row after the prompt and the rows' tokens of `outputs`."""
 
 
-def _load(path: Path) -> LlamaForCausalLM:
+def _load_reference(path: Path, folder: Path) -> LlamaForCausalLM:
+    """By transformers' own loader, from a copy without the vocabulary, which takes it very long to read."""
+    reader = gguf.GGUFReader(path)
+
+    def fill(writer: gguf.GGUFWriter) -> None:
+        for key, field in reader.fields.items():
+            if key.startswith("llama."):
+                writer.add_key_value(key, field.contents(), field.types[0])
+        for tensor in reader.tensors:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+
+    write(folder / "weights.gguf", fill)
     model = AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
+        folder,
+        gguf_file="weights.gguf",
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
     )
@@ -67,77 +82,53 @@ def _load(path: Path) -> LlamaForCausalLM:
 
 
 @pytest.fixture(scope="module")
-def reference(smollm2_path: Path) -> Reference:
-    tokenizer = AutoTokenizer.from_pretrained(smollm2_path.parent, gguf_file=smollm2_path.name)
-    model = _load(smollm2_path)
-    model.generation_config.eos_token_id = None
-    prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
-    padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
-    with torch.inference_mode():
-        result = model.generate(
-            **padded,
-            max_new_tokens=NUM_TOKENS,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        logits = model(torch.tensor([prompts[-1]])).logits[0]
-    outputs = result.sequences[:, -NUM_TOKENS:].tolist()
-    top_two = torch.stack([step.topk(2).values for step in result.logits], 1).numpy()
-    return Reference(prompts, outputs, top_two, model.state_dict(), logits)
-
-
-@pytest.fixture(scope="module")
-def runner(smollm2_path: Path) -> Runner:
+def run(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with GGUFFile(smollm2_path) as file:
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+    prompts = [tokenizer.encode(text, parse_special=True).tolist() for text in PROMPTS]
     loaded = load_model(smollm2_path, dtype="float32")
     pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), 120)
-    return Runner(loaded.model, pool, make_attention(loaded.config, pool))
+    runner = Runner(loaded.model, pool, make_attention(loaded.config, pool))
+    outputs = run_greedy(runner, prompts, NUM_TOKENS)
+    reference = _load_reference(smollm2_path, tmp_path_factory.mktemp("reference"))
+    logits = []
+    with torch.inference_mode():
+        for ids, output in zip(prompts, outputs, strict=True):
+            whole = torch.tensor([ids + output[:-1]])
+            logits.append(reference(whole, logits_to_keep=NUM_TOKENS, use_cache=False).logits[0])
+    return Run(runner, prompts, outputs, reference, logits)
 
 
-def _generate(runner: Runner, prompts: list[list[int]]) -> list[list[int]]:
-    """Greedy tokens of all prompts, in one batch from the first step on."""
-    pages = [runner.pool.alloc(-(-(len(ids) + NUM_TOKENS) // PAGE_SIZE)) for ids in prompts]
-    sequences, cached = [list(ids) for ids in prompts], [0] * len(prompts)
-    for _ in range(NUM_TOKENS):
-        chunks = [Chunk(ids, n, own.tolist()) for ids, n, own in zip(sequences, cached, pages, strict=True)]
-        cached = [len(ids) for ids in sequences]
-        for ids, token in zip(sequences, runner.forward(make_batch(chunks, PAGE_SIZE)), strict=True):
-            ids.append(int(token))
-    for own in pages:
-        runner.pool.free(own)
-    return [ids[-NUM_TOKENS:] for ids in sequences]
+def test_greedy_equals_transformers(run: Run) -> None:
+    """Tokens that are theirs one by one, each after the same ones before, are what they would have generated."""
+    for text, output, logits in zip(PROMPTS, run.outputs, run.logits, strict=True):
+        differing = (logits.argmax(-1) != torch.tensor(output)).nonzero()
+        if len(differing):
+            step = int(differing[0])
+            best, second = logits[step].topk(2).values
+            assert best - second < 1e-3, f"{text!r} differs from token {step} on"
 
 
-def test_greedy_equals_transformers(reference: Reference, runner: Runner) -> None:
-    outputs = _generate(runner, reference.prompts)
-    for text, mine, theirs, top_two in zip(
-        PROMPTS, outputs, reference.outputs, reference.top_two, strict=True
-    ):
-        differing = [i for i in range(NUM_TOKENS) if mine[i] != theirs[i]]
-        if differing:
-            best, second = top_two[differing[0]]
-            assert best - second < 1e-3, f"{text!r} differs from token {differing[0]} on"
+def test_logits_equal_transformers(run: Run) -> None:
+    ids = run.prompts[-1]
+    pages = run.runner.pool.alloc(-(-len(ids) // PAGE_SIZE))
+    logits = run_in_steps(run.runner, ids, pages.tolist(), [len(ids)])
+    run.runner.pool.free(pages)
+    assert relative_error(logits, hf_logits(run.reference, ids)) < 1e-4
 
 
-def test_logits_equal_transformers(reference: Reference, runner: Runner) -> None:
-    ids = reference.prompts[-1]
-    pages = runner.pool.alloc(-(-len(ids) // PAGE_SIZE))
-    chunk = Chunk(ids, 0, pages.tolist(), all_logits=True)
-    logits = runner.logits(make_batch([chunk], PAGE_SIZE))
-    runner.pool.free(pages)
-    assert relative_error(logits, reference.logits) < 1e-4
-
-
-def test_weights_equal_transformers(reference: Reference, runner: Runner) -> None:
+def test_weights_equal_transformers(run: Run) -> None:
     """Bit by bit: dequantisation, and the order of the rows of Q and K."""
-    config = runner.model.config
-    for index, layer in enumerate(runner.model.layers):
+    model = run.runner.model
+    assert isinstance(model, Llama)
+    config, weights = model.config, run.reference.state_dict()
+    for index, layer in enumerate(model.layers):
         prefix = f"model.layers.{index}."
         sizes = [n * config.head_dim for n in (config.num_qo_heads, config.num_kv_heads, config.num_kv_heads)]
         for name, part in zip("qkv", layer.attention.qkv.weight.split(sizes), strict=True):
-            assert torch.equal(part, reference.weights[f"{prefix}self_attn.{name}_proj.weight"])
+            assert torch.equal(part, weights[f"{prefix}self_attn.{name}_proj.weight"])
         for name, part in zip(("gate", "up"), layer.mlp.gate_up.weight.chunk(2), strict=True):
-            assert torch.equal(part, reference.weights[f"{prefix}mlp.{name}_proj.weight"])
+            assert torch.equal(part, weights[f"{prefix}mlp.{name}_proj.weight"])
 
 
 def test_config_from_gguf(smollm2_path: Path) -> None:
@@ -152,15 +143,15 @@ def test_config_from_gguf(smollm2_path: Path) -> None:
     assert not config.qkv_bias
 
 
-def test_bfloat16_answers_sensibly(smollm2_path: Path, reference: Reference) -> None:
-    """bfloat16 weights, activations and cache: the same first tokens for most prompts."""
+def test_bfloat16_answers_sensibly(smollm2_path: Path, run: Run) -> None:
+    """bfloat16 weights, activations and cache: the same first tokens where the choice is clear."""
     loaded = load_model(smollm2_path, dtype="bfloat16")
     pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), 120)
     runner = Runner(loaded.model, pool, make_attention(loaded.config, pool))
-    pages = [pool.alloc(-(-len(ids) // PAGE_SIZE)) for ids in reference.prompts]
-    chunks = [Chunk(ids, 0, own.tolist()) for ids, own in zip(reference.prompts, pages, strict=True)]
-    tokens = runner.forward(make_batch(chunks, PAGE_SIZE)).tolist()
-    clear = reference.top_two[:, 0, 0] - reference.top_two[:, 0, 1] > 1.0
-    assert clear.sum() >= 8
-    for i in np.flatnonzero(clear):
-        assert tokens[i] == reference.outputs[i][0], PROMPTS[i]
+    tokens = [token for [token] in run_greedy(runner, run.prompts, 1)]
+    first = torch.stack([logits[0] for logits in run.logits])
+    best, second = first.topk(2).values.T
+    clear = (best - second > 1.0).nonzero().ravel().tolist()
+    assert len(clear) >= 8
+    for i in clear:
+        assert tokens[i] == first[i].argmax(), PROMPTS[i]
