@@ -8,7 +8,7 @@ import transformers
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from deeproot.engine.kv_pool import KVPool
-from deeproot.engine.loading import load_model, make_attention
+from deeproot.engine.loading import LoadFormat, load_model, make_attention
 from deeproot.engine.runner import Runner
 
 VOCAB = 96
@@ -89,9 +89,10 @@ def make_runner(
     num_pages: int = 64,
     max_model_len: int | None = None,
     dtype: str = "float32",
+    load_format: LoadFormat = "auto",
 ) -> Runner:
     """Our side of the same model, with a pool full of NaN outside the pages that are in use."""
-    loaded = load_model(path, dtype=dtype, max_model_len=max_model_len)
+    loaded = load_model(path, load_format, dtype, max_model_len=max_model_len)
     pool = KVPool(loaded.config.kv_layout(page_size, loaded.dtype), num_pages)
     for layer in range(loaded.config.num_layers):
         for tensor in pool.kv(layer):

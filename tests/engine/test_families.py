@@ -220,3 +220,12 @@ def test_half_precision_is_near_float32(tmp_path: Path, family: str) -> None:
         logits = run_in_steps(runner, ids, [7, 3, 5, 1], [30, 1, 29])
         assert logits.dtype == torch.float32
         assert 0 < relative_error(logits, expected) < tolerance
+
+
+@pytest.mark.parametrize("family", PLAIN)
+def test_made_up_weights_give_sensible_logits(tmp_path: Path, family: str) -> None:
+    tiny_model(tmp_path, family, **PLAIN[family])
+    (tmp_path / "model.safetensors").unlink()
+    runner = make_runner(tmp_path, load_format="dummy")
+    [ids] = random_ids(30)
+    assert 0.3 < run_in_steps(runner, ids, [4, 2], [20, 10]).std() < 5

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.engine.batches import Chunk, make_batch
-from tests.engine.hf import hf_logits, make_runner, relative_error, tiny_llama
+from tests.engine.hf import hf_logits, make_runner, relative_error, tiny_llama, tiny_model
 from tests.engine.test_gguf import write
 from transformers import LlamaForCausalLM
 
+from deeproot.engine.gguf import GGUFError
 from deeproot.engine.loading import DTYPES, LoadFormat, is_gguf, load_model, resolve_dtype
 from deeproot.engine.models.llama import LlamaForCausalLM as Llama
 from deeproot.engine.weights import DummyWeights, WeightError
@@ -106,6 +107,14 @@ DEFECTS: dict[str, tuple[dict[str, torch.Tensor | None], str]] = {
         {"model__layers__0__self_attn__q_proj__bias": torch.ones(48)},
         "does not use.*q_proj.bias",
     ),
+    "quantised, which the configuration does not say": (
+        {"model__layers__0__mlp__up_proj__qweight": torch.ones(4, 4, dtype=torch.int32)},
+        "up_proj.qweight' has dtype I32, as weights quantised by GPTQ or AWQ have; supported: BF16, F16",
+    ),
+    "FP8": (
+        {"model__norm__weight": torch.ones(48).to(torch.float8_e4m3fn)},
+        "'model.norm.weight' has dtype F8_E4M3; supported: BF16, F16",
+    ),
     "integers": (
         {"model__norm__weight": torch.ones(48, dtype=torch.int8)},
         "'model.norm.weight' has dtype I8",
@@ -159,6 +168,47 @@ def test_incomplete_downloads(tmp_path: Path) -> None:
         load_model(tmp_path)
     (tmp_path / INDEX).unlink()
     with pytest.raises(WeightError, match=f"no {INDEX}"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 100, -1])
+def test_truncated_files(tmp_path: Path, length: int) -> None:
+    """Within the header's length, the header, and the data."""
+    tiny_llama(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(WeightError, match=r"model.safetensors: not a sound safetensors file.*complete\?"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.999])
+def test_truncated_gguf(tmp_path: Path, share: float) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_llama(tmp_path))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(GGUFError, match=r"m.gguf: .*(is the file cut off\?|cannot fit into a file)"):
+        load_model(path)
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    tiny_llama(tmp_path)
+    change_tensors(tmp_path, **{f"extra{i}": torch.ones(1) for i in range(9)})
+    with pytest.raises(WeightError, match=r"extra0, .* and 4 more; is this another architecture") as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_family_under_another_name_is_found_out(tmp_path: Path) -> None:
+    """The configuration says Mistral, the weights are Qwen's: their biases are surplus."""
+    tiny_model(tmp_path, "qwen2")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["MistralForCausalLM"]}))
+    with pytest.raises(WeightError, match=r"does not use.*k_proj\.bias"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["Phi3ForCausalLM"]}))
+    with pytest.raises(
+        WeightError, match=r"'model.layers.0.self_attn.qkv_proj.weight' of shape .* is missing"
+    ):
         load_model(tmp_path)
 
 
