@@ -1,6 +1,7 @@
 """Provenance envelopes: outside words are marked as such, and cannot end the mark or look like control tokens."""
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,10 +11,30 @@ from deeproot.runtime.context.spellings import any_of
 
 TAGS = ("observation", "artifact", "agent_status", "reminder", "archived")
 """Names that only the host's own envelopes may bear."""
-_INVISIBLE = "[\\s\\x00-\\x1f\\x7f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
-_LESS = "[<\uff1c\ufe64\u2039\u3008\u27e8\u276e\u02c2\u1438]"
-_SLASH = "[/\uff0f\u2044\u2215\u29f8]"
-_LOOKALIKES = {"i": "\u0131\u0130", "s": "\u017f", "k": "\u212a"}
+_LESS = "<\uff1c\ufe64\u2039\u3008\u27e8\u276e\u02c2\u1438"
+_SLASH = "/\uff0f\u2044\u2215\u29f8"
+_COMPATIBLE = (
+    *range(0xAA, 0xBB), *range(0x130, 0x180), *range(0x2B0, 0x2E0), *range(0x1D2C, 0x1D6B), *range(0x2070, 0x20A0),
+    *range(0x2100, 0x2150), *range(0x2170, 0x2180), *range(0x249C, 0x24EA), 0x2C7C, *range(0xFE4D, 0xFE50),
+    *range(0xFF21, 0xFF5B), 0xFF3F, *range(0x1D400, 0x1D6A6), *range(0x1F110, 0x1F14A),
+)  # fmt: skip
+"""Where Unicode keeps other forms of the letters: wide, raised, circled, mathematical, …"""
+
+
+def _forms() -> dict[str, str]:
+    """Each letter of a tag, and whatever is the same letter to a lenient reader."""
+    forms = {letter: letter + letter.upper() for letter in "".join(TAGS)}
+    for code in _COMPATIBLE:
+        plain = unicodedata.normalize("NFKC", chr(code)).casefold()
+        letter = {"\u0131": "i", "i\u0307": "i"}.get(plain, plain.strip("()"))
+        if letter in forms:
+            forms[letter] += chr(code)
+    return forms
+
+
+_FORMS = _forms()
+_INVISIBLE = f"[^!-~{_LESS}{_SLASH}{''.join(sorted(set(''.join(_FORMS.values()))))}]*+"
+"""What may stand between the letters: white space, controls, marks, and other scripts, which are not told apart."""
 _ESCAPE_CANDIDATES = ("\\", "~", "^", "`")
 
 WARNING = (
@@ -51,6 +72,8 @@ class Provenance:
     payload_hash: str
     trust: str
     exit_code: int | None = None
+    event: int | None = None
+    """The event's number, by which pointers name it."""
 
 
 class Envelopes:
@@ -65,7 +88,7 @@ class Envelopes:
         spelled = {text for text in controls if len(text) > 1}
         self._mark = next((c for c in _ESCAPE_CANDIDATES if not any(c in text for text in spelled)), "\\")
         tags = "|".join(_any_spelling(tag) for tag in TAGS)
-        framing = f"{_LESS}(?={_INVISIBLE}(?:{_SLASH}{_INVISIBLE})*(?:{tags}))"
+        framing = f"[{_LESS}](?={_INVISIBLE}(?:[{_SLASH}]{_INVISIBLE})*+(?:{tags}))"
         rests: dict[str, list[str]] = {}
         for text in spelled:
             rests.setdefault(text[0], []).append(text[1:])
@@ -90,6 +113,8 @@ class Envelopes:
         ]
         if provenance.exit_code is not None:
             attributes.append(("exit_code", str(provenance.exit_code)))
+        if provenance.event is not None:
+            attributes.append(("event", str(provenance.event)))
         header = " ".join(f'{name}="{self.attribute(value)}"' for name, value in attributes)
         return f"<{tag} {header}>\n{self.escape(payload)}\n</{tag}>"
 
@@ -111,10 +136,5 @@ def iso_time(time_ns: int) -> str:
 
 
 def _any_spelling(tag: str) -> str:
-    """A pattern for a name in any case and width, with anything invisible between its letters."""
-    letters = []
-    for letter in tag:
-        wide = chr(ord(letter) + 0xFEE0)
-        upper_wide = chr(ord(letter.upper()) + 0xFEE0) if letter.isalpha() else wide
-        letters.append(f"[{letter}{letter.upper()}{wide}{upper_wide}{_LOOKALIKES.get(letter, '')}]")
-    return _INVISIBLE.join(letters)
+    """A pattern for a name in any case and form, with anything invisible between its letters."""
+    return _INVISIBLE.join(f"[{_FORMS[letter]}]" for letter in tag)

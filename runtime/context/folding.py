@@ -56,8 +56,8 @@ class Folder:
         where = item.source.payload_hash[:16]
         bodies = f"{len(made.folds)} bodies" if len(made.folds) > 1 else "1 body"
         text = f"[skeleton: {bodies} folded; the archive has all of it as {where}]\n{_shown(made, numbers)}"
-        shorter = self._stager.stand_in(item, text)
-        if shorter is None:
+        shorter = self._stager.stand_in(item, text, "")
+        if shorter.tokens >= item.tokens:
             return None
         note = f"skeleton: {item.tokens} -> {shorter.tokens} tokens, {bodies} folded, all of it under {where}"
         return replace(shorter, notes=(*item.notes, note))

@@ -87,6 +87,17 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """An item that is only a pointer to the same output of event `same_as`.
+
+    `stand_in(n)`: what to stage where that event is not: a pointer to event n, or for its own number all of it.
+    """
+
+    same_as: int
+    stand_in: Callable[[int], Item]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanContext:
     """What layouts need beside the items. `count`: tokens of a text. `overhead`: of the template around a message.
 
@@ -99,6 +110,8 @@ class PlanContext:
     overhead: int
     fixed: int
     replacements: Mapping[str, Replacement]
+    repeats: Mapping[str, Repeat]
+    """By item key; a layout that leaves out what they point to must stage what stands in."""
     fold: Callable[[Item], Item | None] = lambda item: None
     """A view of a source file as its skeleton, for a layout to stage in its place; None for all else, and where that
     would be no shorter."""

@@ -50,7 +50,7 @@ class PipelineFilter:
         self._note(index, action)
         result = self._pipeline.run(text, FilterContext(self._log, index))
         text, extraction = self._extracted(action, result.text)
-        return Filtered(text, _notes(result) + extraction, action.shows)
+        return Filtered(text, _notes(result) + extraction, action.shows, result.same_as)
 
     def _extracted(self, action: Action, text: str) -> tuple[str, tuple[str, ...]]:
         """Diagnostics instead of a long output, if it is of a known format and not a text that was asked for."""

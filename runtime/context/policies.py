@@ -8,6 +8,7 @@ from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.grouping import Group, newest_states, root_items, turn_groups
 from deeproot.runtime.context.host_items import status
 from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
+from deeproot.runtime.context.repeats import Repeats
 from deeproot.runtime.context.segments import Zone
 
 
@@ -47,9 +48,11 @@ class SlidingWindow:
         tail = place_status(items, context)
         room = self.budget - context.fixed - sum(p.item.tokens for p in (*root, *tail))
         first = len(groups)
-        while first > 0 and groups[first - 1].tokens <= room:
+        left = room
+        while first > 0 and groups[first - 1].tokens <= left:
             first -= 1
-            room -= groups[first].tokens
+            left -= groups[first].tokens
+        first = _mended(groups, first, room, context)
         if groups and first == len(groups):
             raise BudgetError(
                 f"the newest turn has {groups[-1].tokens} tokens and {max(0, room)} of {self.budget} are left for it;"
@@ -58,6 +61,17 @@ class SlidingWindow:
         drops = tuple(drop for group in groups[:first] for drop in dropped(group, "slid out of the window"))
         placements = root + place_groups(groups[first:], len(groups) - first - 1) + tail
         return Plan(tuple(placements), tools, tools_item, drops, notes, self.budget)
+
+
+def _mended(groups: Sequence[Group], first: int, room: int, context: PlanContext) -> int:
+    """Where the window begins once outputs that slid out are shown where they were only pointed to."""
+    while True:
+        repeats = Repeats(context, gone={item.seq for group in groups[:first] for item in group.items})
+        for group in groups[first:]:
+            repeats.mend(group, groups[-1].last_seq)
+        if first >= len(groups) or sum(group.tokens for group in groups[first:]) <= room:
+            return first
+        first += 1
 
 
 def place_root(items: Sequence[Item]) -> list[Placement]:

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from deeproot.runtime.context.envelope import Defence, Envelopes, Provenance, iso_time
 from deeproot.runtime.context.events import Event, EventKind, payload_text
 from deeproot.runtime.context.frozen_tools import spell_tools
-from deeproot.runtime.context.items import Item, Part, Replacement
+from deeproot.runtime.context.items import Item, Part, Repeat, Replacement
 from deeproot.runtime.context.segments import Authority, Channel, Source
 
 _TRUST = {
@@ -22,12 +23,13 @@ _TRUST = {
 class Filtered:
     """What became of a tool result. `notes`: one line for each thing that was taken away, and how to read it.
 
-    `shows`: the file that the result is a view of.
+    `shows`: the file that the result is a view of. `same_as`: the event to whose result the text now points.
     """
 
     text: str
     notes: tuple[str, ...] = ()
     shows: str | None = None
+    same_as: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ class Stager:
         self.replacements: dict[str, Replacement] = {}
         self.views: dict[str, str] = {}
         """Items that show a file, by key, and its path."""
+        self.repeats: dict[str, Repeat] = {}
+        self._texts: dict[int, str] = {}
+        """What stands in the envelope of each tool result."""
 
     def stage(self, event: Event, payload: bytes) -> Item | None:
         """The item of the next event of the log, or None if it is nothing for a prompt."""
@@ -142,9 +147,10 @@ class Stager:
     def _tool_result(self, event: Event, text: str) -> Item:
         call = self._calls.get(event.call_id or "")
         notes: tuple[str, ...] = ()
+        same_as = None
         if self._filter is not None:
             filtered = self._filter.add(event, text, call)
-            text, notes = filtered.text, filtered.notes
+            text, notes, same_as = filtered.text, filtered.notes, filtered.same_as
             if filtered.shows is not None:
                 self.views[f"e{event.seq}"] = filtered.shows
         if self._result_tokens is not None:
@@ -158,31 +164,37 @@ class Stager:
         self._seen_failure = self._seen_failure or failed
         item = replace(item, notes=notes, failed=failed, anchor=item.anchor or first_failure)
         self._items[event.seq] = (item, event)
+        self._texts[event.seq] = text
+        if same_as is not None:
+            self.repeats[item.key] = Repeat(same_as, partial(self._repeat, item, same_as))
         self._note_superseded()
         return item
+
+    def _repeat(self, item: Item, same_as: int, home: int) -> Item:
+        """A repeat whose first is no longer staged: itself in full, or a pointer to the one that is in full now."""
+        if home == item.seq:
+            return self.stand_in(item, self._texts[same_as], "in full again: what it repeats is archived")
+        return self.stand_in(item, f"[same output as #{home}]", f"repeats #{home}")
 
     def _note_superseded(self) -> None:
         for found in self._filter.take_superseded() if self._filter is not None else ():
             if found.seq not in self._items:
                 continue
             item, _ = self._items[found.seq]
-            shorter = self.stand_in(item, found.text)
-            if shorter is not None:
-                shorter = replace(shorter, notes=(*item.notes, "superseded read"))
+            shorter = self.stand_in(item, found.text, "superseded read")
+            if shorter.tokens < item.tokens:
                 self.replacements[item.key] = Replacement(shorter, found.since)
 
     def event_of(self, item: Item) -> Event:
         """The event of an item that shows a file or is a tool's result."""
         return self._items[item.seq][1]
 
-    def stand_in(self, item: Item, text: str) -> Item | None:
-        """The same tool result or file with other words in its envelope; None if that is no shorter."""
+    def stand_in(self, item: Item, text: str, note: str) -> Item:
+        """The same tool result or file with other words in its envelope. `note`: what the report says of it."""
         tag = "artifact" if item.part == "artifact" else "observation"
         body = self._enveloped(tag, text, self.event_of(item), item.authority, uri=item.source.uri)
         size = item.tokens - self._count(item.text) + self._count(body)
-        if size >= item.tokens:
-            return None
-        return replace(item, text=body, tokens=size)
+        return replace(item, text=body, tokens=size, notes=(*item.notes, note))
 
     def _enveloped(
         self,
@@ -197,7 +209,7 @@ class Stager:
             return text
         source = uri or source_uri(event, call)
         trust = _TRUST[authority]
-        provenance = Provenance(source, event.time_ns, event.payload_hash, trust, event.exit_code)
+        provenance = Provenance(source, event.time_ns, event.payload_hash, trust, event.exit_code, event.seq)
         return self._envelopes.wrap(tag, text, provenance)
 
     def _item(

@@ -10,6 +10,7 @@ from deeproot.runtime.context.grouping import Group, turn_groups
 from deeproot.runtime.context.host_items import archived_pointer, reminder
 from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
 from deeproot.runtime.context.policies import as_budget, dropped, place_root, place_status
+from deeproot.runtime.context.repeats import Repeats
 from deeproot.runtime.context.segments import Zone
 
 
@@ -95,11 +96,13 @@ class _Fold:
         self._tokens = 0
         """Of `_groups`."""
         self._leaf_tokens = 0
+        self._repeats = Repeats(context)
 
     def take(self, group: Group) -> None:
         """Append one turn, after making room for it if need be."""
         files = [item for item in group.items if item.part == "artifact"]
         turn = Group([item for item in group.items if item.part != "artifact"]) if files else group
+        self._repeats.mend(turn, group.last_seq)
         if turn.items or not self._groups:
             self._groups.append(turn)
             self._tokens += turn.tokens
@@ -200,14 +203,25 @@ class _Fold:
                 shorter = self._context.replacements.get(item.key)
                 if shorter is not None and shorter.since <= now:
                     group.swap(i, replace(shorter.item, anchor=item.anchor))
+        self._fold_views()
+        self._tokens = sum(group.tokens for group in self._groups)
+        while self._archive_down_to_low():
+            gone = {item.seq for group in self._archived for item in group.items}
+            self._repeats = Repeats(self._context, gone)
+            for group in self._groups:
+                self._repeats.mend(group, now)
+            self._fold_views()
+            self._count()
+
+    def _fold_views(self) -> None:
         for group in self._groups[: self._settled]:
             for i, item in enumerate(group.items):
                 if (skeleton := self._folded(item)) is not None:
                     group.swap(i, skeleton)
-        self._tokens = sum(group.tokens for group in self._groups)
-        self._archive_down_to_low()
 
-    def _archive_down_to_low(self) -> None:
+    def _archive_down_to_low(self) -> bool:
+        """Archive the oldest turns; whether there were any. What pointed to them may need room again."""
+        before = len(self._archived)
         total = self._total()
         newest = max(0, len(self._groups) - self._keep)
         kept: list[Group] = []
@@ -224,8 +238,7 @@ class _Fold:
                 kept_settled += i < self._settled
         self._groups = kept
         self._settled = kept_settled
-        self._tokens = sum(group.tokens for group in kept)
-        self._leaf_tokens = sum(group.tokens for group in kept[kept_settled:])
+        self._count()
         if self._archived:
             self._pointer = archived_pointer(
                 self._archived_from,
@@ -234,3 +247,8 @@ class _Fold:
                 self._archived_tokens,
                 self._context,
             )
+        return len(self._archived) > before
+
+    def _count(self) -> None:
+        self._tokens = sum(group.tokens for group in self._groups)
+        self._leaf_tokens = sum(group.tokens for group in self._groups[self._settled :])

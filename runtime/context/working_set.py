@@ -115,7 +115,12 @@ class WorkingSet:
         folder = self._stage(log)
         items = self._items if upto is None else [item for item in self._items if item.seq <= upto]
         context = PlanContext(
-            self._tokens.count, self._overhead, self._fixed_tokens(items), self._stager.replacements, folder
+            self._tokens.count,
+            self._overhead,
+            self._fixed_tokens(items),
+            self._stager.replacements,
+            self._stager.repeats,
+            folder,
         )
         plan = self._with_warning(self.policy.plan(items, context), context)
         messages = chat_messages(plan.placements, self._tokens.separator)

@@ -35,6 +35,8 @@ class FilterResult:
     """Characters that a terminal shows as nothing (colours, returns before a line feed), taken away in place."""
     exempt: bool = False
     """The text is now a pointer to the same content or to what replaced it, so nothing has to be retained."""
+    same_as: int | None = None
+    """The observation that the text now points to for its own content, by its number in the event log."""
 
 
 @dataclass(frozen=True, slots=True)

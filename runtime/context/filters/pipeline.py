@@ -34,6 +34,8 @@ class PipelineResult:
 
     text: str
     stages: tuple[StageReport, ...]
+    same_as: int | None = None
+    """See `FilterResult.same_as`."""
 
     def original_lines(self, line: int) -> tuple[int, int]:
         """Which lines of the archived original (from 1, both included) stand behind a line of the text."""
@@ -75,5 +77,5 @@ class Pipeline:
             stages.append(StageReport(stage.name, before, tokens, result.drops))
             text = result.text
             if result.exempt:
-                break
+                return PipelineResult(text, tuple(stages), result.same_as)
         return PipelineResult(text, tuple(stages))

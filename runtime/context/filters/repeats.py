@@ -33,7 +33,8 @@ class RepeatFilter:
         tombstone = _tombstone(ctx, first, count)
         if len(tombstone) >= len(text):
             return FilterResult(text)
-        return FilterResult(tombstone, (Drop("repeated output", 1, text.count("\n") + 1, 1),), exempt=True)
+        drop = Drop("repeated output", 1, text.count("\n") + 1, 1)
+        return FilterResult(tombstone, (drop,), exempt=True, same_as=log[first].seq)
 
     def _kept(self, equal: list[int], at: int, end: int) -> int:
         """Which of `equal[at : end + 1]` stands in full for the last: each within the window of the one kept before it

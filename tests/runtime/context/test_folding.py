@@ -20,8 +20,21 @@ from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import Context, WorkingSet
 
-SOURCE = Path(staging.__file__).read_text(encoding="utf-8")
-URI = "file:///repo/staging.py"
+METHOD = """
+    def step_{n}(self, amount: int) -> int:
+        first = amount + {n}
+        for i in range(first):
+            self.total += i * {n}
+        if self.total > {n}00:
+            raise ValueError("step {n} went too far")
+        return self.total - {n}
+"""
+SOURCE = (
+    '"""Counts."""\n\n\nclass Counter:\n    """Steps."""\n\n    total = 0\n'
+    + "".join(METHOD.format(n=n) for n in range(40))
+    + "\n\ndef preview(n: int) -> int:\n    value = 5\n    value *= n\n    return value\n"
+)
+URI = "file:///repo/counter.py"
 Assemble = Callable[..., Context]
 
 
@@ -44,7 +57,7 @@ def with_file(log: EventLog, *, keep: tuple[str, ...] = ()) -> EventLog:
     """A file in work, settled by the turns after it."""
     record.policy(log, "You are careful.")
     record.user(log, "Fix the test.")
-    turn(log, 0, "ls", "staging.py")
+    turn(log, 0, "ls", "counter.py")
     record.file_version(log, URI, SOURCE, keep=keep)
     for i in range(1, 8):
         turn(log, i, "make", f"word{i} " * 400)
@@ -61,7 +74,7 @@ def body_of(context: Context, key: str) -> str:
 
 def test_a_file_is_whole_while_new_and_a_skeleton_in_the_trunk(assemble: Assemble, log: EventLog) -> None:
     record.user(log, "Fix the test.")
-    turn(log, 0, "ls", "staging.py")
+    turn(log, 0, "ls", "counter.py")
     record.file_version(log, URI, SOURCE)
     assert body_of(assemble(log), URI) == SOURCE
     context = assemble(with_file(EventLog.memory(clock=lambda: 1)))
@@ -93,30 +106,29 @@ def test_the_archive_has_the_source_and_replay_gives_the_same(assemble: Assemble
 
 @pytest.mark.parametrize("way", ["event", "working set"])
 def test_named_symbols_stay_whole(way: str, assemble: Assemble, log: EventLog) -> None:
-    names = ("Stager.stage", "preview")
+    names = ("Counter.step_7", "preview")
     if way == "event":
         text = body_of(assemble(with_file(log, keep=names)), URI)
     else:
         text = body_of(assemble(with_file(log), keep_symbols=names), URI)
-    assert "case EventKind.TOOL_RESULT:" in text
-    assert "share *= 0.8" in text
-    assert 'return "model://assistant"' not in text
+    assert "went too far" in text
+    assert "value *= n" in text
+    assert text.count("went too far") == 1
     assert text.count("# folded") == len(skeleton(SOURCE, "python", keep=names).folds)
 
 
 def test_what_a_tool_showed_folds_when_a_batch_rewrites_the_trunk(assemble: Assemble, log: EventLog) -> None:
     record.user(log, "Fix the test.")
     shown = "".join(f"{n:6}\t{line}\n" for n, line in enumerate(SOURCE.splitlines(), 1))
-    turn(log, 0, "cat -n /repo/staging.py", shown)
+    turn(log, 0, "cat -n /repo/counter.py", shown)
     turn(log, 1, "ls", "x\n")
     for i in range(2, 5):
-        turn(log, i, "make", f"word{i} " * 300)
+        turn(log, i, "make", f"word{i} " * 150)
     options = {"result_tokens": None}
     roomy = assemble(log, ThreeZones(24_000), **options)
     assert body_of(roomy, "tool://bash/c0") == shown
     assert next(s.zone for s in roomy.segments if s.source.uri == "tool://bash/c0") is Zone.TRUNK
-    size = next(s.tokens for s in roomy.report.segments if s.source == "tool://bash/c0")
-    tight = assemble(log, ThreeZones(int(size * 1.6)), **options)
+    tight = assemble(log, ThreeZones(int(roomy.report.tokens / 0.8) - 20), **options)
     assert "1 batch compaction" in str(tight.report)
     assert not tight.report.dropped
     text = body_of(tight, "tool://bash/c0").split("\n", 1)[1]
