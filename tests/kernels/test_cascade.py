@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from deeproot.kernels import reference
@@ -18,7 +18,13 @@ PREFILL = PrefillConfig("gather", 32, 32, 4, 2)
 DECODE = DecodeConfig("gather", 32, 8, 4, 2)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     levels=st.integers(1, 5),
     rows=st.integers(1, 4),
