@@ -49,14 +49,15 @@ def merge_kernel(
     maximum = tl.full([ROWS], FINITE_MIN, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DP], tl.float32)
-    for level in tl.range(0, tl.max(levels, 0)):
+    for level in tl.range(0, tl.max(levels, 0), num_stages=3):
         at = (level * capacity).to(tl.int64) * HEADS + row
-        lse = tl.load(lse_ptr + at, mask=live & (level < levels), other=float("-inf"))
-        # a state that no one wrote, or that saw no token, may hold anything: it is not read
-        some = lse > float("-inf")
+        there = live & (level < levels)
+        lse = tl.load(lse_ptr + at, mask=there, other=float("-inf"))
         part = tl.load(
-            partial_ptr + at[:, None] * D + d[None, :], mask=some[:, None] & (d < D)[None, :], other=0.0
+            partial_ptr + at[:, None] * D + d[None, :], mask=there[:, None] & (d < D)[None, :], other=0.0
         )
+        # a state that saw no token may hold anything, also NaN
+        part = tl.where((lse > float("-inf"))[:, None], part, 0.0)
         new = tl.maximum(maximum, lse)
         shrink = tl.exp2(maximum - new)
         weight = tl.exp2(lse - new)
@@ -126,7 +127,7 @@ def merge_launch(
         "ROWS": block,
         "DECODE": decode,
     }
-    return Launch(merge_kernel, (cdiv(rows * heads, block),), args, num_warps=4, num_stages=4)
+    return Launch(merge_kernel, (cdiv(rows * heads, block),), args, num_warps=4, num_stages=3)
 
 
 def merge_states(

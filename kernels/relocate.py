@@ -101,7 +101,8 @@ def relocate_launch(
             f"cos_sin must be contiguous float32 [{tokens}, {dim}], got {cos_sin.dtype} {tuple(cos_sin.shape)}"
         )
     half = next_power_of_2(dim // 2)
-    rows = max(1, 1024 // half)
+    # 16 bytes a thread, in fp8 pools too
+    rows = (2048 if k_pool.dtype == FP8 else 1024) // half
     args = {
         "k_ptr": k_pool,
         "v_ptr": v_pool,

@@ -252,15 +252,7 @@ def test_launches_name_what_does_not_fit() -> None:
         relocate(pool, pool, pages, pages, torch.zeros(1, 64))
     with pytest.raises(ValueError, match=r"weight must be \[64\]"):
         rmsnorm(torch.zeros(2, 64), torch.zeros(3), 1e-5)
+    x = torch.zeros(1, 1, 64)
+    fp8 = pool[0].to(FP8)
     with pytest.raises(ValueError, match="k_scale and v_scale are needed"):
-        x = torch.zeros(1, 1, 64)
-        store_kv(
-            x,
-            x,
-            x,
-            angles(1, 64),
-            pages.long(),
-            pages.long(),
-            torch.empty(1, 1, 1, 64),
-            *[pool[0].to(FP8)] * 2,
-        )
+        store_kv(x, x, x, angles(1, 64), pages.long(), pages.long(), torch.empty(1, 1, 1, 64), fp8, fp8)
