@@ -106,7 +106,7 @@ def measure(launch: Launch) -> dict[str, Any]:
 
 def path_of(launch: Launch, cache: Path) -> Path:
     """Where the cache keeps what `measure` says of a launch."""
-    return cache / triton.__version__ / f"{key(launch)}.json"
+    return cache / str(triton.__version__) / f"{key(launch)}.json"
 
 
 def measured(launch: Launch, cache: Path) -> tuple[dict[str, Any], bool]:

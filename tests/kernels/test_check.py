@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deeproot.kernels.check import sass, verdict
-from deeproot.kernels.check.cases import Case
+from deeproot.kernels.check.cases import Case, cases
 
 LISTING = """
 .text.kernel:
@@ -196,3 +196,13 @@ def test_every_shipped_configuration_is_within_budget() -> None:
     done = command()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all within budget" in done.stdout
+
+
+def test_the_results_document_names_every_case_and_no_peer_is_ahead() -> None:
+    """bench/results/static_kernels.md is written from the same cases; a case that is renamed or added leaves it stale."""
+    root = Path(__file__).resolve().parents[2]
+    document = (root / "bench" / "results" / "static_kernels.md").read_text()
+    rows = [line for line in document.splitlines() if line.startswith("| ")]
+    assert {case.name for case in cases((3, 9))} <= {line.split(" | ")[0].removeprefix("| ") for line in rows}
+    assert sum(line.endswith("| yes |") for line in rows) == 36
+    assert not any(line.endswith("| NO |") for line in rows)
