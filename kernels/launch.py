@@ -1,7 +1,7 @@
 """One launch of a Triton kernel as a value: what to run, over which grid, with which arguments."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ class Launch:
     num_stages: int = 1
     descriptors: bool = False
     """The kernel makes tensor descriptors, for which Triton wants scratch memory on the device."""
-    tags: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> None:
         """Start the kernel on the current stream. Reads nothing on the host: safe under graph capture."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from triton.runtime import interpreter
 
 from deeproot.kernels import reference
 from deeproot.kernels.cascade import split_decode
@@ -318,3 +319,25 @@ def test_launches_refuse_what_does_not_fit(make_paged: Callable[..., Any]) -> No
     paged.q = paged.q.transpose(1, 2)
     with pytest.raises(ValueError, match="use pack_q"):
         run_prefill(paged, GATHER)
+
+
+@pytest.mark.parametrize("form", CONFIGS)
+def test_spare_items_do_no_work(
+    make_paged: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A list of length 0 whose items are nonsense: not one tile is read, and nothing is written."""
+    paged = make_paged([5], [40])
+    items, _ = paged.prefill_items(32)
+    items[:] = items[-1]
+
+    def no_product(*_: Any) -> None:
+        raise AssertionError("a tile was multiplied")
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", no_product)
+    out, lse = torch.full((5, 1, 64), math.nan), torch.full((5, 1), math.nan)
+    paged_prefill(
+        paged.q, paged.k, paged.v, paged.table, items, torch.tensor([0], dtype=torch.int32), out, lse,
+        softmax_scale=1.0, config=CONFIGS[form],
+    )  # fmt: skip
+    assert out.isnan().all()
+    assert lse.isnan().all()

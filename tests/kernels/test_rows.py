@@ -149,6 +149,19 @@ def test_relocate(error: Error, kv_heads: int, dim: int, dtype: torch.dtype, tok
     assert torch.equal(v.float(), wanted_v.float())
 
 
+def test_relocate_clamps_what_a_rotation_lengthens() -> None:
+    """448 in both halves, turned by 45 degrees: 0 and 634, which e4m3 does not have; and the other way about."""
+    k = torch.zeros(1, 2, 1, 16, 64)
+    k[0, 0, 0, :2] = 448.0
+    k = k.to(FP8)
+    cos_sin = torch.full((2, 64), math.sqrt(0.5))
+    cos_sin[1, 32:] *= -1
+    relocate(k, k.clone(), torch.tensor([0, 1]), torch.tensor([16, 17]), cos_sin)
+    turned = k[0, 1, 0, :2].float()
+    assert turned[:, 0].tolist() == [0.0, 448.0]
+    assert turned[:, 32].tolist() == [448.0, 0.0]
+
+
 def test_relocated_keys_are_the_keys_of_the_new_position() -> None:
     """Rotating by the difference equals rotating the bare key by the new position, at positions of 100,000 too."""
     bare = torch.randn(3, 64, dtype=torch.float64)
