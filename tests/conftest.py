@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# Read by Triton when a kernel is defined, so it must stand before any import of one. Compiling is tested in a
+# process of its own.
+os.environ["TRITON_INTERPRET"] = "1"
+
 import pytest
 
 
