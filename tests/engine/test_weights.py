@@ -4,21 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.engine.batches import Chunk, make_batch
+from tests.engine.gguf_files import write_gguf
 from tests.engine.hf import hf_logits, make_runner, relative_error, tiny_llama, tiny_model
-from tests.engine.test_gguf import write
-from transformers import LlamaForCausalLM
 
 from deeproot.engine.gguf import GGUFError
 from deeproot.engine.loading import DTYPES, LoadFormat, is_gguf, load_model, resolve_dtype
 from deeproot.engine.models.llama import LlamaForCausalLM as Llama
 from deeproot.engine.weights import DummyWeights, WeightError
-from deeproot.engine.weights_gguf import halves_from_neighbours
 
 INDEX = "model.safetensors.index.json"
 IDS = list(range(1, 40))
@@ -183,7 +179,7 @@ def test_truncated_files(tmp_path: Path, length: int) -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.999])
 def test_truncated_gguf(tmp_path: Path, share: float) -> None:
-    path = write_gguf(tmp_path / "m.gguf", tiny_llama(tmp_path))
+    path = write_gguf(tmp_path / "m.gguf", "llama", tiny_llama(tmp_path))
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(GGUFError, match=r"m.gguf: .*(is the file cut off\?|cannot fit into a file)"):
@@ -278,103 +274,6 @@ def test_dummy_model_runs_from_a_config_alone(tmp_path: Path) -> None:
     hidden = torch.randn(3, 48, generator=torch.Generator().manual_seed(0))
     logits = loaded.model.logits(hidden)
     assert 0.5 < logits.std().item() < 2
-
-
-# GGUF ------------------------------------------------------------------------------------------------------------
-
-
-def neighbours_from_halves(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to the rows of Q and K, one row at a time."""
-    dim = len(rows) // num_heads
-    out = np.empty_like(rows)
-    for head in range(num_heads):
-        for i in range(dim // 2):
-            out[head * dim + 2 * i] = rows[head * dim + i]
-            out[head * dim + 2 * i + 1] = rows[head * dim + dim // 2 + i]
-    return out
-
-
-def write_gguf(path: Path, model: LlamaForCausalLM, **extra: np.ndarray) -> Path:
-    """A Llama as llama.cpp's converter writes it, in float32. extra: tensors by name; `__` stands for a dot."""
-    config = model.config
-    names = {
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-    }
-    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-
-    def fill(writer: gguf.GGUFWriter) -> None:
-        writer.add_block_count(config.num_hidden_layers)
-        writer.add_context_length(config.max_position_embeddings)
-        writer.add_embedding_length(config.hidden_size)
-        writer.add_feed_forward_length(config.intermediate_size)
-        writer.add_head_count(config.num_attention_heads)
-        writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-        writer.add_vocab_size(config.vocab_size)
-        for name, rows in extra.items():
-            writer.add_tensor(name.replace("__", "."), rows)
-        for name, tensor in model.state_dict().items():
-            rows = tensor.numpy()
-            if "q_proj" in name:
-                rows = neighbours_from_halves(rows, config.num_attention_heads)
-            elif "k_proj" in name:
-                rows = neighbours_from_halves(rows, config.num_key_value_heads)
-            stem, kind = name.rsplit(".", 1)
-            if stem in top:
-                writer.add_tensor(f"{top[stem]}.{kind}", rows)
-            else:
-                layer, part = stem.removeprefix("model.layers.").split(".", 1)
-                writer.add_tensor(f"blk.{layer}.{names[part]}.{kind}", rows)
-
-    return write(path, fill)
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"num_key_value_heads": 6}, {"attention_bias": True, "mlp_bias": True}]
-)
-def test_gguf_equals_transformers(tmp_path: Path, changes: dict[str, Any]) -> None:
-    model = tiny_llama(tmp_path, **changes)
-    path = write_gguf(tmp_path / "m.gguf", model)
-    assert relative_error(logits_of(path), hf_logits(model, IDS)) < 1e-4
-
-
-def test_gguf_with_llama3_rope_equals_transformers(tmp_path: Path) -> None:
-    """The converter stores the scaling as divisors of the frequencies."""
-    llama3 = {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-    }
-    model = tiny_llama(tmp_path, rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, **llama3})
-    plain = 500.0 ** -(np.arange(0, 8, 2) / 8)
-    divisors = (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
-    assert divisors.max() > 7
-    path = write_gguf(tmp_path / "m.gguf", model, rope_freqs__weight=divisors)
-    assert relative_error(logits_of(path), hf_logits(model, IDS)) < 1e-4
-
-
-def test_row_order_is_undone() -> None:
-    rows = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
-    stored = torch.from_numpy(neighbours_from_halves(rows, 3))
-    assert torch.equal(halves_from_neighbours(stored, 3), torch.from_numpy(rows))
-    assert torch.equal(halves_from_neighbours(stored[:, 0], 3), torch.from_numpy(rows[:, 0]))
-
-
-def test_gguf_with_unknown_tensors_is_refused(tmp_path: Path) -> None:
-    model = tiny_llama(tmp_path)
-    path = write_gguf(tmp_path / "m.gguf", model, blk__1__attn_q_norm__weight=np.ones(8, np.float32))
-    with pytest.raises(WeightError, match=r"does not use: blk\.1\.attn_q_norm\.weight"):
-        load_model(path)
 
 
 def test_is_gguf(tmp_path: Path, smollm2_path: Path) -> None:
