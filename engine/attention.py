@@ -24,6 +24,7 @@ class AttentionBackend(Protocol):
 
         q: `[T, num_qo_heads, head_dim]`, k and v: `[T, num_kv_heads, head_dim]`, rotary embedding applied.
         Returns `[T, num_qo_heads, head_dim]` in q's dtype. New token `t` of a sequence attends to every cached
-        token of the sequence and to the new ones up to itself.
+        token of the sequence and to the new ones up to itself; in a layer with a window, to the last of these. Scale,
+        soft cap and windows were given to the backend when it was made.
         """
         ...
