@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     parser = build_parser()
     try:
-        args = parser.parse_args(_with_config(sys.argv[1:] if argv is None else argv, parser))
+        args = parser.parse_args(with_config(sys.argv[1:] if argv is None else argv, parser))
         if args.module is None:
             parser.print_help(sys.stderr)
             return 2
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _with_config(argv: Sequence[str], parser: argparse.ArgumentParser) -> Sequence[str]:
+def with_config(argv: Sequence[str], parser: argparse.ArgumentParser) -> Sequence[str]:
     """The command line with a `--config` file's flags in it, for the commands that take one."""
     if not argv or argv[0] not in _COMMANDS_WITH_CONFIG:
         return argv

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from deeproot.runtime.cli import build_parser
+from deeproot.runtime.cli import build_parser, with_config
 
 from .doc_blocks import ROOT, Block, all_blocks, commands_of
 
@@ -65,8 +65,20 @@ def test_server_commands_have_flags_that_exist(block: Block) -> None:
     for command in filter(starts_server, commands_of(block)):
         words = shlex.split(command.removesuffix("&"))
         arguments = words[2:] if words[0] == "deeproot" else words[1:]
-        given = [] if "--model" in arguments or "--config" in arguments else ["--model", "x"]
+        if "--config" in arguments:  # read before the others; the files are checked below
+            at = arguments.index("--config")
+            del arguments[at : at + 2]
+        given = [] if "--model" in arguments else ["--model", "x"]
         build_parser().parse_args(["serve", *given, *arguments])
+
+
+@pytest.mark.parametrize("block", all_blocks("yaml"), ids=str)
+def test_config_files_have_flags_that_exist(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "server.yaml"
+    path.write_text(block.text)
+    parser = build_parser()
+    args = parser.parse_args(with_config(["serve", "--config", str(path)], parser))
+    assert args.max_num_seqs == 16
 
 
 @pytest.mark.parametrize("block", all_blocks(*SHELL), ids=str)
