@@ -62,7 +62,7 @@ def _parse(line: str, number: int) -> NewEvent:
     where = f"line {number}"
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise LogImportError(f"{where}: not JSON ({error})") from None
     if not isinstance(record, dict):
         raise LogImportError(f"{where}: not an object; give one event a line")
@@ -99,4 +99,6 @@ def _typed(record: dict[str, Any], field: str, kind: type, where: str) -> Any:
     value = record.get(field)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
         raise LogImportError(f"{where}: {field} is {type(value).__name__}; give {kind.__name__}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise LogImportError(f"{where}: {field} is {value}; give a number of 64 bits")
     return value

@@ -38,6 +38,8 @@ def import_messages(
         raise LogImportError(
             f"times_ns has {len(times_ns)} entries for {len(messages)} messages; give one each"
         )
+    for i, message in enumerate(messages):
+        check_message(message, f"messages[{i}]")
     new = [
         _new_event(m, f"messages[{i}]", None if times_ns is None else times_ns[i])
         for i, m in enumerate(messages)
@@ -92,6 +94,22 @@ def decode_or_replace(payload: bytes) -> str:
         return payload.decode("utf-8", "replace")
 
 
+def check_message(message: Any, where: str) -> None:
+    """Raise `LogImportError` unless `message` is an object whose tool calls are objects with a function."""
+    if not isinstance(message, Mapping):
+        raise LogImportError(f"{where} is {type(message).__name__}; give an object")
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise LogImportError(f"{where}.tool_calls is {type(calls).__name__}; give a list or null")
+    for i, call in enumerate(calls):
+        if not isinstance(call, Mapping) or not isinstance(call.get("function", {}), Mapping):
+            raise LogImportError(
+                f"{where}.tool_calls[{i}].function is missing; give objects in OpenAI's form"
+            )
+
+
 def content_text(content: Any, where: str) -> tuple[str, dict[str, Any]]:
     """A content field's text, and what of it the text does not say. Images leave a marker in the text."""
     if content is None:
@@ -112,7 +130,7 @@ def content_text(content: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 def _new_event(message: Mapping[str, Any], where: str, time_ns: int | None) -> NewEvent:
     role = message.get("role")
-    if role not in _KINDS:
+    if not isinstance(role, str) or role not in _KINDS:
         raise LogImportError(f"{where}.role is {role!r}; give one of {', '.join(_KINDS)}")
     text, form = (
         content_text(message["content"], where) if "content" in message else ("", {"content": "absent"})

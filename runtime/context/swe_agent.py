@@ -6,7 +6,12 @@ from typing import Any
 
 from deeproot.runtime.context.event_log import EventLog, NewEvent
 from deeproot.runtime.context.events import Event, EventKind
-from deeproot.runtime.context.openai_messages import LogImportError, content_text, decode_or_replace
+from deeproot.runtime.context.openai_messages import (
+    LogImportError,
+    check_message,
+    content_text,
+    decode_or_replace,
+)
 
 _STEP_FIELDS = ("action", "observation")
 
@@ -26,8 +31,13 @@ def import_trajectory(
     new = [
         NewEvent(EventKind.STATE_CHANGE, json.dumps(header), {"part": "swe_agent_header"}, time_ns=start_ns)
     ]
-    new += _instructions(document.get("history", []), start_ns)
-    calls = _tool_calls(document.get("history", []), len(steps))
+    history = document.get("history", [])
+    if not isinstance(history, list):
+        raise LogImportError(f"history is {type(history).__name__}; give a list")
+    for i, message in enumerate(history):
+        check_message(message, f"history[{i}]")
+    new += _instructions(history, start_ns)
+    calls = _tool_calls(history, len(steps))
     now = start_ns
     for i, step in enumerate(steps):
         pair = _step_events(step, i, calls[i], now)
@@ -57,11 +67,19 @@ def _step_events(step: Any, i: int, calls: list[Any], now: int | None) -> tuple[
         "action": step["action"],
         "state": step.get("state"),
     }
-    later = None if now is None else now + int(float(step.get("execution_time") or 0) * 1e9)
+    later = None if now is None else now + _nanoseconds(step.get("execution_time"), where)
     return (
         NewEvent(EventKind.ASSISTANT, text, said, call_id, None, now),
         NewEvent(EventKind.TOOL_RESULT, step["observation"], seen, call_id, None, later),
     )
+
+
+def _nanoseconds(seconds: Any, where: str) -> int:
+    if seconds is None:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
+        raise LogImportError(f"{where}.execution_time is {seconds!r}; give seconds")
+    return int(seconds * 1e9)
 
 
 def _tool_calls(history: list[Any], steps: int) -> list[list[Any]]:
@@ -121,10 +139,8 @@ def _key(event: Event) -> str:
     return f"step {event.data['index']}" if "index" in event.data else event.call_id or f"seq {event.seq}"
 
 
-def _instructions(history: Any, time_ns: int | None) -> list[NewEvent]:
+def _instructions(history: list[Any], time_ns: int | None) -> list[NewEvent]:
     """The messages before the model's first own one (demonstrations are instructions too)."""
-    if not isinstance(history, list):
-        raise LogImportError(f"history is {type(history).__name__}; give a list")
     own = [i for i, m in enumerate(history) if m.get("role") == "assistant" and not m.get("is_demo")]
     new = []
     for i, message in enumerate(history[: own[0]] if own else history):

@@ -29,7 +29,7 @@ from deeproot.runtime.context.extract.traceback import TracebackExtractor
 from deeproot.runtime.context.extract.unittest_ import UnittestExtractor
 from deeproot.runtime.context.retention import facts, lost
 
-_LONGEST = 5_000
+_LONGEST = 4_000
 _FAILURE = re.compile(
     r"FAIL|ERROR|\bError\b|\berror\b|[Pp]anic|Traceback|[Ff]atal|FATAL|[Aa]ssert|Exception|\bwarning: "
 )

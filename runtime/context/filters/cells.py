@@ -3,6 +3,7 @@
 import functools
 import re
 import unicodedata
+from itertools import pairwise
 
 _TABLE_START, _TABLE_END = 0x100000, 0x10FFFD
 _STUB = "\x00"  # right half of a wide character; never printable, so no text holds it
@@ -45,12 +46,9 @@ class Clusters:
         """Text with controls, to text whose printable runs have one character a column."""
         if text.isascii() or not _maybe_odd().search(text):
             return text
-        units: list[str] = []
-        for char in text:
-            if _width(char) == 0 and units and units[-1] >= " ":
-                units[-1] += char
-            else:
-                units.append(char)
+        # A unit begins at each character that fills a cell, and at one that does not behind a control.
+        starts = [i for i, char in enumerate(text) if not i or _width(char) or text[i - 1] < " "]
+        units = [text[a:b] for a, b in pairwise([*starts, len(text)])]
         return "".join(u if len(u) == 1 and _plain(u) else self._stand_in(u) for u in units)
 
     def decode(self, row: str) -> str:

@@ -4,7 +4,7 @@ import re
 
 from deeproot.runtime.context.filters.base import Drop, FilterContext, FilterResult
 
-_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_HUNK = re.compile(r"@@ -\d+(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
 
 
 class HunkFilter:

@@ -130,7 +130,7 @@ class Screen:
             if any(p in _ALTERNATE for p in params.split(";")):
                 self._alternate(final == "h")
             return
-        numbers = [min(int(p), _MAX_MOVE) if p.isdecimal() else 0 for p in params.split(";")]
+        numbers = [_number(p) for p in params.split(";")]
         if params[:1] in ("<", "=", ">", "?") and final not in ("J", "K"):
             return
         if final in ("H", "f"):
@@ -240,3 +240,10 @@ class Screen:
         if self.top < len(self.rows):
             self.rows[self.top : self.top] = [""] * n
             del self.rows[self._bottom() :]
+
+
+def _number(parameter: str) -> int:
+    """A move or a place; Python refuses to read numbers of thousands of digits."""
+    if not parameter.isdecimal():
+        return 0
+    return min(int(parameter.lstrip("0")[:9] or 0), _MAX_MOVE)

@@ -1,7 +1,9 @@
 """OpenAI messages, SWE-agent trajectories and JSON lines: in and out again, equal."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -182,4 +184,48 @@ def test_json_lines_are_an_exact_copy(new: list[NewEvent]) -> None:
 )
 def test_bad_lines_are_named(line: str, says: str) -> None:
     with EventLog.memory() as log, pytest.raises(LogImportError, match=says):
+        import_lines(log, [line])
+
+
+_ODD = [
+    None, 1, "x", [], [1], {"role": 3}, {"role": []}, {"role": "user", "content": {}}, {"role": "assistant", "tool_calls": 5},
+    {"role": "assistant", "tool_calls": "x"}, {"role": "assistant", "tool_calls": [1]},
+    {"role": "assistant", "tool_calls": [{"id": 3, "function": None}]}, {"role": "tool", "tool_call_id": 5, "content": "x"},
+    {"role": "user", "content": [1]}, {"role": "assistant", "content": [{"text": "no type"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", _ODD, ids=repr)
+def test_odd_values_are_refused_by_name_and_leave_the_log_alone(odd: Any) -> None:
+    step = {"action": "a", "observation": "b"}
+    said = [{"role": "assistant", "content": "x", "tool_calls": odd}]
+    for put_in, document in (
+        (import_messages, [odd]),
+        (import_trajectory, {"trajectory": [odd]}),
+        (import_trajectory, {"trajectory": [], "history": [odd]}),
+        (import_trajectory, {"trajectory": [{**step, "execution_time": odd}]}),
+        (import_trajectory, {"trajectory": [step], "history": said}),
+    ):
+        with EventLog.memory() as log:
+            try:
+                put_in(log, document)
+            except LogImportError as error:
+                assert re.match(r"(messages|trajectory|history)\[0\]", str(error))
+                assert list(log.read()) == []
+            else:
+                export_messages(log)
+                export_trajectory(log)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"kind": "assistant", "text": "x", "time_ns": 99999999999999999999999}',
+        '{"kind": "assistant", "text": "x", "seq": ' + "9" * 5_000 + "}",
+    ],
+    ids=["deep", "time", "digits"],
+)
+def test_lines_that_no_log_can_hold(line: str) -> None:
+    with EventLog.memory() as log, pytest.raises(LogImportError, match="line 1: "):
         import_lines(log, [line])
