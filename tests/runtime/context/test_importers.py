@@ -207,10 +207,13 @@ def test_odd_values_are_refused_by_name_and_leave_the_log_alone(odd: Any) -> Non
         (import_trajectory, {"trajectory": [step], "history": said}),
     ):
         with EventLog.memory() as log:
+            refused = ""
             try:
                 put_in(log, document)
             except LogImportError as error:
-                assert re.match(r"(messages|trajectory|history)\[0\]", str(error))
+                refused = str(error)
+            if refused:
+                assert re.match(r"(messages|trajectory|history)\[0\]", refused)
                 assert list(log.read()) == []
             else:
                 export_messages(log)
