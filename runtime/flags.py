@@ -81,6 +81,13 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="SHARE",
         help="of a GPU's free memory, what weights and KV cache may take (default: %(default)s)",
     )
+    group.add_argument(
+        "--continuation-memory-bytes",
+        type=size,
+        default=default.continuation_memory_bytes,
+        metavar="SIZE",
+        help="memory for the token ids of replies; 0: off (default: 64MiB)",
+    )
     group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
 
 

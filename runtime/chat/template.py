@@ -9,7 +9,7 @@ from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
 
 from deeproot.runtime.chat import builtin_tools
-from deeproot.runtime.chat.control_guard import ControlGuard, Transform, transformed
+from deeproot.runtime.chat.control_guard import ControlGuard, Rendering, Transform, transformed
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.jinja_env import compile_template, make_environment
 from deeproot.runtime.chat.messages import (
@@ -76,7 +76,7 @@ class ChatTemplate:
         self._for_tools = _Compiled(sources["tool_use"], now) if "tool_use" in sources else self._default
         self._special_texts = tokenizer.special_texts
         self._tokenizer = tokenizer
-        self._guard = ControlGuard(tokenizer, self._control_ids())
+        self.guard = ControlGuard(tokenizer, self._control_ids())
         self._has_system_turn = self._shows_system_message()
 
     @property
@@ -102,7 +102,17 @@ class ChatTemplate:
         **template_kwargs: Any,
     ) -> Int32Array:
         """`[num_tokens]` ids of the prompt. Control tokens come from the template only, never from the content."""
-        return self._guard.encode(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+        return self.guard.encode(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+
+    def rendering(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> Rendering:
+        """The prompt before it is tokenised, for `guard`. TemplateError as in `render`."""
+        return self.guard.rendering(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
 
     def _renderer(
         self,
