@@ -90,7 +90,8 @@ def _rewritten_call(call: dict[str, Any]) -> dict[str, Any]:
 
 def converse(client: OpenAI, model: str, num_turns: int, *, rewrite: bool, seed: int = 0) -> list[Turn]:
     """`num_turns` calls of the API in one conversation, at temperature 0.8."""
-    messages, turns, question = examples(), [], 0
+    messages, question = examples(), 0
+    turns: list[Turn] = []
     messages.append({"role": "user", "content": f"What is the weather in {CITIES[0]}?"})
     while len(turns) < num_turns:
         reply = client.chat.completions.create(
@@ -133,7 +134,9 @@ def table(turns: list[Turn]) -> str:
     later = turns[1:]
     worst = max((turn.excess for turn in later), default=0)
     lines.append(f"\nFrom turn 2 on: {sum(turn.computed for turn in later)} tokens computed, ")
-    lines[-1] += f"{sum(turn.new for turn in later)} of them new; at most {worst} beyond the new ones in a turn."
+    lines[-1] += (
+        f"{sum(turn.new for turn in later)} of them new; at most {worst} beyond the new ones in a turn."
+    )
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from deeproot.runtime.chat.append_only import find_breaks, summary
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.template import ChatTemplate
@@ -42,6 +43,8 @@ def load_texts(options: EngineOptions) -> Texts:
         template = _chat_template(options, assets)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
+    if template is not None:
+        logger.info("chat template: %s", summary(find_breaks(template)))
     trained = assets.context_length
     if trained is not None and options.max_model_len is not None and options.max_model_len > trained:
         raise SetupError(

@@ -74,6 +74,7 @@ class ChatTemplate:
             )
         self._default = _Compiled(sources["default"], now)
         self._for_tools = _Compiled(sources["tool_use"], now) if "tool_use" in sources else self._default
+        self._sources = sources
         self._special_texts = tokenizer.special_texts
         self._tokenizer = tokenizer
         self.guard = ControlGuard(tokenizer, self._control_ids())
@@ -83,6 +84,10 @@ class ChatTemplate:
     def has_tools(self) -> bool:
         """Whether the model's own template renders tools; if not, the built-in wrapper does."""
         return self._for_tools.uses_tools
+
+    def with_clock(self, now: Callable[[], datetime]) -> "ChatTemplate":
+        """The same template at another time."""
+        return ChatTemplate(self._sources, self._tokenizer, now=now)
 
     def render(
         self,
