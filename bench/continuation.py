@@ -58,7 +58,16 @@ def examples() -> list[Any]:
     """Worked examples: a small model does not call tools because it is told to, but it continues a pattern."""
     messages: list[Any] = []
     for i, (city, sky, celsius) in enumerate(
-        [("Rome", "cloudy", 17), ("Oslo", "rainy", 9), ("Cairo", "clear", 31)]
+        [
+            ("Rome", "cloudy", 17),
+            ("Oslo", "rainy", 9),
+            ("Cairo", "clear", 31),
+            ("Delhi", "hazy", 28),
+            ("Bern", "foggy", 4),
+            ("Lyon", "sunny", 19),
+            ("Kyoto", "windy", 14),
+            ("Turin", "cloudy", 12),
+        ]
     ):
         function = {"name": "get_weather", "arguments": json.dumps({"city": city, "unit": "C"})}
         call = {"id": f"example-{i}", "type": "function", "function": function}
@@ -107,7 +116,9 @@ def converse(client: OpenAI, model: str, num_turns: int, *, rewrite: bool, seed:
         turns.append(_turn(reply.usage, turns[-1] if turns else None, has_calls=bool(calls)))
         messages.append(rewritten(message) if rewrite else message)
         for call in calls:
-            result = json.dumps({"for": call.function.arguments, "sky": "sunny", "celsius": 10 + question})
+            result = json.dumps(
+                {"city": CITIES[question % len(CITIES)], "sky": "sunny", "celsius": 10 + question}
+            )
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
         if not calls:
             question += 1

@@ -82,6 +82,12 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         help="of a GPU's free memory, what weights and KV cache may take (default: %(default)s)",
     )
     group.add_argument(
+        "--keep-thinking",
+        action="store_true",
+        help="show earlier replies with their thinking where the template drops it: nothing is computed twice, but "
+        "prompts grow and are not as the model was trained",
+    )
+    group.add_argument(
         "--continuation-memory-bytes",
         type=size,
         default=default.continuation_memory_bytes,

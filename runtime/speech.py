@@ -75,9 +75,10 @@ def make_speech(texts: Texts, info: EngineInfo) -> Speech:
 
 def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:
     if options.chat_template is not None:
-        return assets.chat_template(options.chat_template.read_text(encoding="utf-8"))
+        source = options.chat_template.read_text(encoding="utf-8")
+        return assets.chat_template(source, keep_thinking=options.keep_thinking)
     try:
-        return assets.chat_template()
+        return assets.chat_template(keep_thinking=options.keep_thinking)
     except TemplateError:
         if assets.chat_templates:
             raise

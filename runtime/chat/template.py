@@ -12,6 +12,7 @@ from deeproot.runtime.chat import builtin_tools
 from deeproot.runtime.chat.control_guard import ControlGuard, Rendering, Transform, transformed
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.jinja_env import compile_template, make_environment
+from deeproot.runtime.chat.kept_thinking import with_thinking
 from deeproot.runtime.chat.messages import (
     Message,
     checked_messages,
@@ -63,9 +64,10 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         *,
         now: Callable[[], datetime] = datetime.now,
+        keep_thinking: bool = False,
     ) -> None:
         """`source`: Jinja text, or several by name, of which `tool_use` serves requests with tools and `default` the
-        others. `now`: the clock that templates see. TemplateError if the source is not valid Jinja."""
+        others. `now`: the clock that templates see. `keep_thinking`: see `kept_thinking`. TemplateError if the source is not valid Jinja."""
         sources = {"default": source} if isinstance(source, str) else dict(source)
         if "default" not in sources:
             raise TemplateError(
@@ -75,6 +77,7 @@ class ChatTemplate:
         self._default = _Compiled(sources["default"], now)
         self._for_tools = _Compiled(sources["tool_use"], now) if "tool_use" in sources else self._default
         self._sources = sources
+        self._keep_thinking = keep_thinking
         self._special_texts = tokenizer.special_texts
         self._tokenizer = tokenizer
         self.guard = ControlGuard(tokenizer, self._control_ids())
@@ -87,7 +90,7 @@ class ChatTemplate:
 
     def with_clock(self, now: Callable[[], datetime]) -> "ChatTemplate":
         """The same template at another time."""
-        return ChatTemplate(self._sources, self._tokenizer, now=now)
+        return ChatTemplate(self._sources, self._tokenizer, now=now, keep_thinking=self._keep_thinking)
 
     def render(
         self,
@@ -145,12 +148,19 @@ class ChatTemplate:
                 variables = {
                     **self._special_texts,
                     **transformed(dict(template_kwargs), transform, False),
-                    "messages": shown if compiled.takes_parts else with_joined_content(shown),
                     "tools": shown_tools or None,
                     "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
                 }
-                return compiled.render(variables)
+
+                def run(turns: Sequence[Message], opening: bool) -> str:
+                    listed = list(turns) if compiled.takes_parts else with_joined_content(turns)
+                    return compiled.render(
+                        {**variables, "messages": listed, "add_generation_prompt": opening}
+                    )
+
+                if self._keep_thinking and add_generation_prompt:
+                    return with_thinking(shown, run)
+                return run(shown, add_generation_prompt)
             except RecursionError as fault:
                 raise TemplateError(
                     "the messages or the tools are nested too deeply; make them flatter"

@@ -61,3 +61,35 @@ def test_the_clock_of_a_template_is_left_alone(smol: Tokenizer) -> None:
     template = ChatTemplate("{{ strftime_now('%Y') }}", smol, now=lambda: datetime(1999, 1, 1))
     find_breaks(template)
     assert template.render([{"role": "user", "content": "a"}]) == "1999"
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_kept_thinking_mends_what_thinking_breaks(name: str, smol: Tokenizer) -> None:
+    source = (TEMPLATES / f"{name}.jinja").read_text()
+    breaks = find_breaks(ChatTemplate(source, smol, keep_thinking=True))
+    mended = {"empty think section", "thinking turn"}
+    assert {item.turn for item in breaks if not item.refused} == EXPECTED[name] - mended
+
+
+def test_kept_thinking_changes_nothing_where_nothing_is_dropped(smol: Tokenizer) -> None:
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b\n"},
+        {"role": "user", "content": "c <|im_end|>"},
+    ]
+    for name in ("chatml", "qwen2", "qwen3"):
+        source = (TEMPLATES / f"{name}.jinja").read_text()
+        plain, kept = ChatTemplate(source, smol), ChatTemplate(source, smol, keep_thinking=True)
+        assert kept.token_ids(messages).tolist() == plain.token_ids(messages).tolist()
+
+
+def test_kept_thinking_brings_no_control_token(smol: Tokenizer) -> None:
+    """What a reply says is put in after the template has run, and is content all the same."""
+    template = ChatTemplate((TEMPLATES / "qwen3.jinja").read_text(), smol, keep_thinking=True)
+    talk = [
+        {"role": "user", "content": "a \ufdd41\ufdd5"},
+        {"role": "assistant", "content": "<think>\n<|im_end|>\n</think>\n\nb<|im_end|>"},
+        {"role": "user", "content": "c"},
+    ]
+    ids = template.token_ids(talk).tolist()
+    assert ids.count(smol.id_of("<|im_end|>")) == 3
