@@ -16,6 +16,8 @@ import torch
 from deeproot import __version__
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.loading import read_config, resolve_dtype
+from deeproot.runtime.chat.append_only import find_breaks, summary
+from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.engine_setup import choose_device
 from deeproot.runtime.memory import available_memory, total_memory
 from deeproot.runtime.model_search import found_models
@@ -161,7 +163,16 @@ def _model(path: Path) -> Report:
         "layers": config.num_layers,
         "max_model_len": config.max_position_embeddings,
         "file_bytes": sum(file.stat().st_size for file in files),
+        "template": _template(path),
     }
+
+
+def _template(path: Path) -> str:
+    """Whether the chat template keeps earlier text, in one line."""
+    try:
+        return summary(find_breaks(ModelAssets.load(path).chat_template()))
+    except (OSError, ValueError) as error:
+        return f"cannot be checked: {error}"
 
 
 def _model_line(model: Report) -> str:
@@ -169,7 +180,7 @@ def _model_line(model: Report) -> str:
         return f"{model['path']}: cannot be used: {model['problem']}"
     return (
         f"{model['path']}: {model['architecture']}, {model['layers']} layers, up to {model['max_model_len']} tokens, "
-        f"{_size(model['file_bytes'])}"
+        f"{_size(model['file_bytes'])}; chat template: {model['template']}"
     )
 
 

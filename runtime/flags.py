@@ -81,6 +81,19 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="SHARE",
         help="of a GPU's free memory, what weights and KV cache may take (default: %(default)s)",
     )
+    group.add_argument(
+        "--keep-thinking",
+        action="store_true",
+        help="show earlier replies with their thinking where the template drops it: nothing is computed twice, but "
+        "prompts grow and are not as the model was trained",
+    )
+    group.add_argument(
+        "--continuation-memory-bytes",
+        type=size,
+        default=default.continuation_memory_bytes,
+        metavar="SIZE",
+        help="memory for the token ids of replies; 0: off (default: 64MiB)",
+    )
     group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
 
 

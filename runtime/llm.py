@@ -13,9 +13,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from deeproot.runtime.chat.continuation import Prompt
 from deeproot.runtime.chat.hermes_parser import HermesParser
-from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.chat.tool_parser import ToolCall, ToolEvent, collect
+from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_setup import load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
 from deeproot.runtime.options import EngineOptions, SetupError
@@ -70,6 +71,12 @@ class LLM:
         engine_options = _engine_options(model, options)
         self._engine = load_engine(engine_options, on_progress)
         self._client = SyncClient(ThreadTransport(self._engine.scheduler, self._engine.info))
+        speech = self._engine.speech
+        self._continuations = make_continuations(
+            speech.assets.tokenizer, speech.template, engine_options.continuation_memory_bytes
+        )
+        self.continuation_tokens = 0
+        """Prompt tokens that remembered replies kept from being computed anew, if they were still cached."""
         self._seeds = random.Random(engine_options.seed)
         self._rids = itertools.count()
         # Also ends the thread of one that nobody closed, when it is collected or Python exits.
@@ -99,12 +106,16 @@ class LLM:
         """
         sampling = sampling or SamplingOptions()
         many: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
+        given = [self._prompt(prompt) for prompt in many]
         defaults = dataclasses.replace(self._engine.speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
-        requests = [self._request(self._prompt_ids(prompt), sampling, defaults) for prompt in many]
+        requests = [self._request(prompt, sampling, defaults) for prompt in given]
         texts = [self._text(sampling, continues_text=True) for _ in many]
         events: list[list[ToolEvent]] = [[] for _ in many]
         for index, news in self._run(requests, texts):
             events[index] += news
+        for source, prompt, text in zip(many, given, texts, strict=True):
+            if isinstance(source, str) and _ended_well(text):
+                self._continuations.text.remember(prompt, text.token_ids)
         return [_completion(text, news) for text, news in zip(texts, events, strict=True)]
 
     def chat(
@@ -114,13 +125,17 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        exact: bool = False,
     ) -> Completion:
         """Answer a conversation in OpenAI's form; with `tools`, calls in the answer become `tool_calls`.
 
+        Earlier answers in `messages` get the very tokens that the model wrote, also if white space at their end or
+        the JSON of their calls is written otherwise now; with `exact` only if they are the same to the letter.
         Raises TemplateError and OptionError, both ValueErrors.
         """
-        request, text = self._chat_request(messages, sampling, tools, template_kwargs)
+        prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
         events = [event for _, news in self._run([request], [text]) for event in news]
+        self._remember_chat(prompt, text)
         return _completion(text, events)
 
     def stream_chat(
@@ -130,14 +145,16 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        exact: bool = False,
     ) -> Generator[ToolEvent | Completion, None, None]:
         """As `chat`, piece by piece: events as they come and, last, the whole. Closing it ends the request."""
-        request, text = self._chat_request(messages, sampling, tools, template_kwargs)
+        prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
         events: list[ToolEvent] = []
         with closing(self._run([request], [text])) as run:
             for _, news in run:
                 events += news
                 yield from news
+        self._remember_chat(prompt, text)
         yield _completion(text, events)
 
     def _chat_request(
@@ -146,11 +163,20 @@ class LLM:
         sampling: SamplingOptions | None,
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
-    ) -> tuple[AddRequest, OutputText]:
+        exact: bool,
+    ) -> tuple[Prompt, AddRequest, OutputText]:
         sampling = sampling or SamplingOptions()
-        ids = self._engine.speech.require_template().token_ids(messages, tools, **(template_kwargs or {}))
+        template = self._engine.speech.require_template()
+        rendering = template.rendering(messages, tools, **(template_kwargs or {}))
+        continuation = self._continuations.chat
+        assert continuation is not None, "there is a template"
+        prompt = continuation.prompt(rendering, exact=exact)
         text = self._text(sampling, use_tools=bool(tools))
-        return self._request(ids, sampling, self._engine.speech.defaults), text
+        return prompt, self._request(prompt, sampling, self._engine.speech.defaults), text
+
+    def _remember_chat(self, prompt: Prompt, text: OutputText) -> None:
+        if self._continuations.chat is not None and _ended_well(text):
+            self._continuations.chat.remember(prompt, text.token_ids)
 
     def _run(
         self, requests: Sequence[AddRequest], texts: Sequence[OutputText]
@@ -166,15 +192,17 @@ class LLM:
                     self._client.abort(output.rid)
                 yield index, events
 
-    def _prompt_ids(self, prompt: str | Sequence[int]) -> Int32Array:
+    def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
         if isinstance(prompt, str):
-            return self._engine.speech.assets.tokenizer.encode_prompt(prompt)
+            return self._continuations.text.prompt(prompt)
         check_token_ids(prompt, self._engine.speech.defaults.vocab_size, "prompts")
-        return np.array(prompt, dtype=np.int32)
+        return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
 
-    def _request(self, ids: Int32Array, sampling: SamplingOptions, defaults: SamplingDefaults) -> AddRequest:
+    def _request(self, prompt: Prompt, sampling: SamplingOptions, defaults: SamplingDefaults) -> AddRequest:
+        ids = prompt.token_ids
         check_prompt_length(len(ids), defaults.max_model_len, "prompts")
         params = resolve(sampling, defaults, num_prompt=len(ids), fallback_seed=self._seeds.getrandbits(64))
+        self.continuation_tokens += prompt.tokens_saved
         return AddRequest(str(next(self._rids)), ids.tobytes(), params)
 
     def _text(
@@ -196,6 +224,10 @@ def _engine_options(model: str | Path | EngineOptions, options: Mapping[str, Any
         if name not in known:
             raise SetupError(f"LLM has no option {name!r}; it has: {', '.join(sorted(known - {'model'}))}")
     return EngineOptions(model=str(model), **options)
+
+
+def _ended_well(text: OutputText) -> bool:
+    return text.end is not None and text.end.reason not in ("abort", "error")
 
 
 def _completion(text: OutputText, events: Sequence[ToolEvent]) -> Completion:

@@ -55,6 +55,10 @@ class EngineOptions:
     """Of a GPU's memory, what weights and KV cache take together, if `kv_cache_memory_bytes` is not given."""
     chat_template: Path | None = None
     """A file with a Jinja template that replaces the model's own."""
+    keep_thinking: bool = False
+    """Show the thinking of earlier replies where the template would drop it, so that earlier text stays the same."""
+    continuation_memory_bytes: int = 64 * 2**20
+    """For the ids of replies, so that a conversation goes on with the very tokens it had; 0 switches that off."""
     seed: int = 0
     """Of requests without a seed of their own, and of dummy weights."""
 

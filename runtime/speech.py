@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from deeproot.runtime.chat.append_only import find_breaks, summary
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.template import ChatTemplate
@@ -42,6 +43,8 @@ def load_texts(options: EngineOptions) -> Texts:
         template = _chat_template(options, assets)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
+    if template is not None:
+        logger.info("chat template: %s", summary(find_breaks(template)))
     trained = assets.context_length
     if trained is not None and options.max_model_len is not None and options.max_model_len > trained:
         raise SetupError(
@@ -72,9 +75,10 @@ def make_speech(texts: Texts, info: EngineInfo) -> Speech:
 
 def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:
     if options.chat_template is not None:
-        return assets.chat_template(options.chat_template.read_text(encoding="utf-8"))
+        source = options.chat_template.read_text(encoding="utf-8")
+        return assets.chat_template(source, keep_thinking=options.keep_thinking)
     try:
-        return assets.chat_template()
+        return assets.chat_template(keep_thinking=options.keep_thinking)
     except TemplateError:
         if assets.chat_templates:
             raise

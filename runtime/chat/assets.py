@@ -71,14 +71,17 @@ class ModelAssets:
         with GGUFFile(path) as file:
             return from_gguf_metadata(file.metadata, name=path.stem)
 
-    def chat_template(self, source: str | None = None) -> ChatTemplate:
-        """The model's template, or the given Jinja source in its place; TemplateError if there is none."""
+    def chat_template(self, source: str | None = None, *, keep_thinking: bool = False) -> ChatTemplate:
+        """The model's template, or the given Jinja source in its place; TemplateError if there is none.
+
+        `keep_thinking`: see `kept_thinking`.
+        """
         sources = {"default": source} if source is not None else self.chat_templates
         if not sources:
             raise TemplateError(
                 f"{self.name} has no chat template: use the completions API, or give one with --chat-template"
             )
-        return ChatTemplate(sources, self.tokenizer)
+        return ChatTemplate(sources, self.tokenizer, keep_thinking=keep_thinking)
 
 
 def from_gguf_metadata(metadata: Mapping[str, Any], name: str) -> ModelAssets:

@@ -12,6 +12,7 @@ is done again with a backslash in each spelling, so that the content is changed 
 import re
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from deeproot.runtime.chat.tokenizer import Encoder, Int32Array, Tokenizer
@@ -20,6 +21,15 @@ _MARK_START, _MARK_END, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2",
 _BREAK = "\\"
 Transform = Callable[[str, bool], str]
 """Of a string and whether it is the model's own words (an assistant's content): what to render in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What a template made of a conversation whose strings were marked."""
+
+    text: str
+    marked: bool
+    """Whether `text` holds marks, or backslashes in their place."""
 
 
 class ControlGuard:
@@ -39,6 +49,7 @@ class ControlGuard:
         self._aliases = {
             entry.text: f"{_ALIAS_START}{self._nonce}:{entry.token_id}{_ALIAS_END}" for entry in controls
         }
+        self._alias_by_id = {entry.token_id: self._aliases[entry.text] for entry in controls}
         self._spelt = _any_of(self._aliases)
         self._spelt_special = _any_of([entry.text for entry in controls if entry.special])
         self._prefixes = _prefixes(self._aliases)
@@ -56,14 +67,37 @@ class ControlGuard:
 
     def encode(self, render: Callable[[Transform], str]) -> Int32Array:
         """`[num_tokens]` ids of a rendering. `render(transform)` runs the template on transformed strings."""
+        return self.encode_rendering(self.rendering(render))
+
+    def rendering(self, render: Callable[[Transform], str]) -> Rendering:
+        """The text of which `encode_rendering` and `spans` make something. `render` as in `encode`."""
         rendered = render(self.marked)
         if not self._num_traces(rendered):
-            return self._tokenizer.encode(rendered, parse_special=True)
+            return Rendering(rendered, marked=False)
         broken = render(self.broken)
         if self._seen_beside_marks(rendered) != self._seen_beside_marks(broken):
             rendered = broken
-        aliased = self._spelt.sub(lambda found: self._aliases[found[0]], rendered)
-        return self._encode_aliased(aliased.replace(self._mark, ""))
+        return Rendering(rendered, marked=True)
+
+    def encode_rendering(self, rendering: Rendering) -> Int32Array:
+        """`[num_tokens]` ids."""
+        if not rendering.marked:
+            return self._tokenizer.encode(rendering.text, parse_special=True)
+        return self.encode_spans(self.spans(rendering))
+
+    def spans(self, rendering: Rendering) -> str:
+        """The rendering with every control token of the template's in a form that no content can spell, so that
+        equal texts mean equal sequences of control tokens and content."""
+        aliased = self._spelt.sub(lambda found: self._aliases[found[0]], rendering.text)
+        return aliased.replace(self._mark, "")
+
+    def encode_spans(self, spans: str) -> Int32Array:
+        """`[num_tokens]` ids of what `spans` returned, or of a piece of it."""
+        return self._encode_aliased(spans)
+
+    def alias_of(self, token_id: int) -> str | None:
+        """How `spans` writes a control token; None for every other token."""
+        return self._alias_by_id.get(token_id)
 
     def _num_traces(self, text: str) -> int:
         """How many parts of marks, whole or damaged, a text holds (or characters that look like them)."""

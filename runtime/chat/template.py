@@ -10,9 +10,10 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deeproot.runtime.chat import builtin_tools
-from deeproot.runtime.chat.control_guard import ControlGuard, Transform, transformed
+from deeproot.runtime.chat.control_guard import ControlGuard, Rendering, Transform, transformed
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.jinja_env import compile_template, make_environment
+from deeproot.runtime.chat.kept_thinking import with_thinking
 from deeproot.runtime.chat.messages import (
     Message,
     checked_messages,
@@ -64,9 +65,10 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         *,
         now: Callable[[], datetime] = datetime.now,
+        keep_thinking: bool = False,
     ) -> None:
         """`source`: Jinja text, or several by name, of which `tool_use` serves requests with tools and `default` the
-        others. `now`: the clock that templates see. TemplateError if the source is not valid Jinja."""
+        others. `now`: the clock that templates see. `keep_thinking`: see `kept_thinking`. TemplateError if the source is not valid Jinja."""
         sources = {"default": source} if isinstance(source, str) else dict(source)
         if "default" not in sources:
             raise TemplateError(
@@ -75,15 +77,21 @@ class ChatTemplate:
             )
         self._default = _Compiled(sources["default"], now)
         self._for_tools = _Compiled(sources["tool_use"], now) if "tool_use" in sources else self._default
+        self._sources = sources
+        self._keep_thinking = keep_thinking
         self._special_texts = tokenizer.special_texts
         self._tokenizer = tokenizer
-        self._guard = ControlGuard(tokenizer, self._control_ids())
+        self.guard = ControlGuard(tokenizer, self._control_ids())
         self._has_system_turn = self._shows_system_message()
 
     @property
     def has_tools(self) -> bool:
         """Whether the model's own template renders tools; if not, the built-in wrapper does."""
         return self._for_tools.uses_tools
+
+    def with_clock(self, now: Callable[[], datetime]) -> "ChatTemplate":
+        """The same template at another time."""
+        return ChatTemplate(self._sources, self._tokenizer, now=now, keep_thinking=self._keep_thinking)
 
     def render(
         self,
@@ -103,7 +111,17 @@ class ChatTemplate:
         **template_kwargs: Any,
     ) -> Int32Array:
         """`[num_tokens]` ids of the prompt. Control tokens come from the template only, never from the content."""
-        return self._guard.encode(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+        return self.guard.encode(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+
+    def rendering(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> Rendering:
+        """The prompt before it is tokenised, for `guard`. TemplateError as in `render`."""
+        return self.guard.rendering(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
 
     def _renderer(
         self,
@@ -131,12 +149,19 @@ class ChatTemplate:
                 variables = {
                     **self._special_texts,
                     **transformed(dict(template_kwargs), transform, False),
-                    "messages": shown if compiled.takes_parts else with_joined_content(shown),
                     "tools": shown_tools or None,
                     "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
                 }
-                return compiled.render(variables)
+
+                def run(turns: Sequence[Message], opening: bool) -> str:
+                    listed = list(turns) if compiled.takes_parts else with_joined_content(turns)
+                    return compiled.render(
+                        {**variables, "messages": listed, "add_generation_prompt": opening}
+                    )
+
+                if self._keep_thinking and add_generation_prompt:
+                    return with_thinking(shown, run)
+                return run(shown, add_generation_prompt)
             except RecursionError as fault:
                 raise TemplateError(
                     "the messages or the tools are nested too deeply; make them flatter"

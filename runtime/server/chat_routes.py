@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.hermes_parser import HermesParser
-from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
@@ -54,14 +54,14 @@ def make_router(max_body_bytes: int) -> APIRouter:
 def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, started: float) -> Job:
     speech = serving.speech
     use_tools = _wants_calls(body)
-    ids = _token_ids(serving, body)
+    continuation, prompt = _prompt(serving, body)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
     options = sampling_options(body, max_tokens)
     request = engine_request(
         completion_id,
-        ids,
+        prompt.token_ids,
         options,
         speech.defaults,
         fallback_seed=serving.seeds.getrandbits(64),
@@ -74,7 +74,14 @@ def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, 
         parser=HermesParser() if use_tools else None,
         single_call=body.parallel_tool_calls is False,
     )
-    return Job("chat", (request,), (text,), started)
+    return Job(
+        "chat",
+        (request,),
+        (text,),
+        started,
+        remember=lambda _, token_ids: continuation.remember(prompt, token_ids),
+        tokens_saved=prompt.tokens_saved,
+    )
 
 
 def _wants_calls(body: ChatCompletionRequest) -> bool:
@@ -89,7 +96,7 @@ def _wants_calls(body: ChatCompletionRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
-def _token_ids(serving: Serving, body: ChatCompletionRequest) -> Int32Array:
+def _prompt(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, Prompt]:
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:
@@ -98,9 +105,13 @@ def _token_ids(serving: Serving, body: ChatCompletionRequest) -> Int32Array:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     try:
         template = serving.speech.require_template()
-        return template.token_ids(_dumped(body.messages), _dumped(body.tools or ()), **kwargs)
+        rendering = template.rendering(_dumped(body.messages), _dumped(body.tools or ()), **kwargs)
     except TemplateError as error:
         raise invalid(_sentence(error), _field_of(error)) from None
+    continuation = serving.continuations.chat
+    assert continuation is not None, "there is a template"
+    exact = bool(body.deeproot and body.deeproot.exact)
+    return continuation, continuation.prompt(rendering, exact=exact)
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import UNSET, UnsetType
 
-from deeproot.runtime.chat.tokenizer import Int32Array
+from deeproot.runtime.chat.continuation import Prompt
 from deeproot.runtime.chat.tool_parser import collect
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import COMPLETION_MAX_TOKENS, check_token_ids
@@ -58,16 +58,17 @@ def make_router(max_body_bytes: int) -> APIRouter:
 def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, started: float) -> Job:
     speech = serving.speech
     defaults = dataclasses.replace(speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
-    prompts = _prompts(body)
+    given = _prompts(body)
     options = sampling_options(body, body.max_tokens)
-    requests, texts = [], []
-    for i, prompt in enumerate(prompts):
-        field = "prompt" if len(prompts) == 1 else f"prompt[{i}]"
-        ids = _token_ids(serving, prompt, field)
+    requests, texts, prompts = [], [], []
+    for i, one in enumerate(given):
+        field = "prompt" if len(given) == 1 else f"prompt[{i}]"
+        prompt = _prompt(serving, one, field)
+        prompts.append(prompt)
         requests.append(
             engine_request(
                 f"{completion_id}-{i}",
-                ids,
+                prompt.token_ids,
                 options,
                 defaults,
                 fallback_seed=serving.seeds.getrandbits(64),
@@ -75,7 +76,13 @@ def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, star
             )
         )
         texts.append(OutputText(speech.assets.tokenizer, options.stop, continues_text=True))
-    return Job("completions", tuple(requests), tuple(texts), started)
+
+    def remember(index: int, token_ids: list[int]) -> None:
+        if isinstance(given[index], str):
+            serving.continuations.text.remember(prompts[index], token_ids)
+
+    saved = sum(prompt.tokens_saved for prompt in prompts)
+    return Job("completions", tuple(requests), tuple(texts), started, remember=remember, tokens_saved=saved)
 
 
 def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
@@ -89,11 +96,11 @@ def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
     return prompt
 
 
-def _token_ids(serving: Serving, prompt: str | list[int], field: str) -> Int32Array:
+def _prompt(serving: Serving, prompt: str | list[int], field: str) -> Prompt:
     if isinstance(prompt, str):
-        return serving.speech.assets.tokenizer.encode_prompt(prompt)
+        return serving.continuations.text.prompt(prompt)
     check_token_ids(prompt, serving.speech.defaults.vocab_size, field)
-    return np.array(prompt, dtype=np.int32)
+    return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
 
 
 class TextShape:

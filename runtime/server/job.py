@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from deeproot.runtime.chat.tool_parser import ToolEvent
@@ -34,6 +34,10 @@ class Job:
     requests: tuple[AddRequest, ...]
     texts: tuple[OutputText, ...]
     started: float = field(default_factory=time.perf_counter)
+    remember: Callable[[int, list[int]], None] = lambda _index, _token_ids: None
+    """Called with every choice that has ended well, and the tokens that it wrote, before the client knows."""
+    tokens_saved: int = 0
+    """Of the prompts, by remembered replies."""
 
     async def run(self, client: EngineClient, metrics: Metrics) -> AsyncGenerator[list[Piece], None]:
         """Submit, and yield what each step brings until every choice has ended.
@@ -43,6 +47,7 @@ class Job:
         """
         index_of = {request.rid: i for i, request in enumerate(self.requests)}
         timer = _Timer(metrics, self.started)
+        metrics.count_continuation(self.tokens_saved)
         try:
             async with client.generate(self.requests) as outputs:
                 async for batch in outputs:
@@ -66,6 +71,8 @@ class Job:
             raise ApiError(500, text.end.error or "The engine failed on this request.", code="engine_error")
         if text.end is not None and text.end.reason == "abort":
             raise EngineUnavailable("The engine was stopped before the request was complete.")
+        if text.end is not None:
+            self.remember(index, text.token_ids)
         return Piece(index, events, text.end)
 
 

@@ -30,6 +30,10 @@ class Metrics:
         self._cached = counter("cached_tokens", "Prompt tokens whose K and V came from the cache")
         self._computed = counter("computed_tokens", "Prompt tokens that were computed")
         self._recomputed = counter("recomputed_tokens", "Tokens computed again after preemptions")
+        self._continued = counter(
+            "continuation_tokens",
+            "Prompt tokens that remembered replies kept from being computed anew, if they were still cached",
+        )
         self._output = counter("output_tokens", "Output tokens of ended requests")
         self._requests = counter("requests", "Ended requests", "endpoint", "finish_reason")
         self._ttft = histogram(
@@ -50,6 +54,10 @@ class Metrics:
             self._computed.inc(last.usage.computed)
             self._recomputed.inc(last.usage.recomputed)
             self._output.inc(last.usage.output)
+
+    def count_continuation(self, num_tokens: int) -> None:
+        """Count what `continuation.Prompt.tokens_saved` says."""
+        self._continued.inc(num_tokens)
 
     def count_request(self, endpoint: str, finish_reason: str, duration_s: float) -> None:
         self._requests.labels(endpoint, finish_reason).inc()

@@ -73,6 +73,13 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = None
 
 
+class OwnOptions(RequestModel):
+    """What no other server knows; stands under `deeproot`."""
+
+    exact: bool | None = None
+    """Take the ids of an earlier reply only where it came back to the letter."""
+
+
 class GenerationRequest(RequestModel):
     """What chat and text completions share.
 
@@ -95,6 +102,7 @@ class GenerationRequest(RequestModel):
     ignore_eos: bool | None = None
     n: int | None = None
     user: str | None = None
+    deeproot: OwnOptions | None = None
 
 
 class ChatCompletionRequest(GenerationRequest):

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from deeproot.runtime.client import EngineClient, EngineTransport
+from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.process_transport import ProcessTransport
@@ -61,7 +62,10 @@ async def open_for_requests(
     known = await texts
     info = await client.wait_up()
     state.metrics.watch_engine(client)
-    state.serving = Serving(make_speech(known, info), client, random.Random(options.seed))
+    continuations = make_continuations(
+        known.assets.tokenizer, known.template, options.continuation_memory_bytes
+    )
+    state.serving = Serving(make_speech(known, info), client, random.Random(options.seed), continuations)
 
 
 def log_end(last: TokenOutput, usage: Usage) -> None:

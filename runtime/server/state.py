@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from deeproot.runtime.client import EngineClient
+from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.options import ServerOptions
 from deeproot.runtime.server.errors import unavailable
 from deeproot.runtime.server.metrics import Metrics
@@ -21,6 +22,7 @@ class Serving:
     client: EngineClient
     seeds: random.Random
     """Source of the seeds of requests that bring none."""
+    continuations: Continuations
 
 
 @dataclass(slots=True)
