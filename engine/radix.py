@@ -36,10 +36,15 @@ class Node:
         self.key = key
         self.pages = pages
         self.parent = parent
-        self.child_keys: list[bytes] = []
-        self.children: list[Node] = []
+        # Childless nodes, which are most, share two lists that nobody changes.
+        self.child_keys = _NO_KEYS
+        self.children = _NO_CHILDREN
         self.locks = 0
         self.used = 0
+
+
+_NO_KEYS: list[bytes] = []
+_NO_CHILDREN: list[Node] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +109,10 @@ class RadixCache:
         self.num_nodes = 0
         self._page_bytes = page_size * TOKEN_BYTES
         self._clock = 0
-        # (used, tie-break, node) of nodes that could be evicted when pushed; entries that no longer hold are
-        # recognised when they are popped, and cleared out when they outnumber the nodes.
-        self._candidates: list[tuple[int, int, Node]] = []
-        self._pushes = 0
+        # Heap of the `used` of nodes that could be evicted when pushed, and the node of each. Entries that no longer
+        # hold are recognised when they are popped, and cleared out when they outnumber the nodes.
+        self._candidates: list[int] = []
+        self._node_of: dict[int, Node] = {}
 
     def match(self, ids: bytes, limit: int | None = None) -> MatchResult:
         """Longest cached prefix of the first `limit` tokens of `ids` (all by default); counts as a use.
@@ -184,8 +189,8 @@ class RadixCache:
         taken: list[Int32Array] = []
         missing = n
         while missing > 0 and self._candidates:
-            used, _, node = heappop(self._candidates)
-            if node.used != used or node.children or node.locks or node.parent is None:
+            node = self._node_of.pop(heappop(self._candidates), None)
+            if node is None or node.children or node.locks:
                 continue
             if len(node.pages) > missing:
                 taken.append(self._trim(node, missing))
@@ -203,9 +208,9 @@ class RadixCache:
             yield node
             stack.extend(node.children)
 
-    def candidates(self) -> list[tuple[int, int, Node]]:
-        """Entries from which `evict` chooses, for checks."""
-        return list(self._candidates)
+    def candidates(self) -> list[Node | None]:
+        """What stands behind each entry from which `evict` chooses, for checks; None behind one that is outdated."""
+        return [self._node_of.get(used) for used in self._candidates]
 
     def _find(self, ids: bytes, end: int) -> _Place:
         node, offset = self.root, 0
@@ -275,9 +280,12 @@ class RadixCache:
                 self.num_evictable += len(pages)
             return node
         leaf = Node(key, pages, node)
-        i = bisect_left(node.child_keys, key)
-        node.child_keys.insert(i, key)
-        node.children.insert(i, leaf)
+        if not node.children:
+            node.child_keys, node.children = [key], [leaf]
+        else:
+            i = bisect_left(node.child_keys, key)
+            node.child_keys.insert(i, key)
+            node.children.insert(i, leaf)
         self.num_nodes += 1
         self.num_evictable += len(pages)
         return leaf
@@ -297,17 +305,18 @@ class RadixCache:
         parent = node.parent
         assert parent is not None
         if len(parent.children) == 1:
-            parent.child_keys, parent.children = [], []
+            parent.child_keys, parent.children = _NO_KEYS, _NO_CHILDREN
         else:
             i = bisect_left(parent.child_keys, node.key)
             del parent.child_keys[i], parent.children[i]
         node.parent = None
+        self._forget(node)
         self.num_nodes -= 1
         self.num_pages -= len(node.pages)
         self.num_evictable -= len(node.pages)
         # Whoever used the child used its ancestors.
         if parent.used < node.used:
-            parent.used = node.used
+            self._set_used(parent, node.used)
         if not parent.children:
             self._offer(parent)
         return node.pages
@@ -324,22 +333,27 @@ class RadixCache:
 
     def _touch(self, node: Node) -> None:
         self._clock += 1
-        node.used = self._clock
+        self._set_used(node, self._clock)
         self._offer(node)
+
+    def _set_used(self, node: Node, used: int) -> None:
+        self._forget(node)
+        node.used = used
+
+    def _forget(self, node: Node) -> None:
+        """What may stand in the heap for `node` holds no longer."""
+        if self._node_of.get(node.used) is node:
+            del self._node_of[node.used]
 
     def _offer(self, node: Node) -> None:
         """Make an evictable node known to `evict`."""
         if not self._is_evictable(node):
             return
-        self._pushes += 1
-        heappush(self._candidates, (node.used, self._pushes, node))
+        self._node_of[node.used] = node
+        heappush(self._candidates, node.used)
         if len(self._candidates) > 2 * self.num_nodes + 64:
-            current = {
-                id(node): (used, push, node)
-                for used, push, node in self._candidates
-                if node.used == used and self._is_evictable(node)
-            }
-            self._candidates = list(current.values())
+            self._node_of = {used: n for used, n in self._node_of.items() if self._is_evictable(n)}
+            self._candidates = list(self._node_of)
             heapify(self._candidates)
 
 

@@ -51,7 +51,7 @@ def _check_children(node: Node, width: int) -> None:
 
 
 def _check_candidates(tree: RadixCache) -> None:
-    known = {id(node) for used, _, node in tree.candidates() if node.used == used}
+    known = {id(node) for node in tree.candidates()}
     for node in tree.nodes():
         if not node.children and not node.locks:
             require(id(node) in known, "an evictable node is not known to evict")

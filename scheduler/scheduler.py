@@ -120,7 +120,9 @@ class Scheduler:
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
-        self.table.give_pages(rows, missing, self._take_pages(int(missing.sum())))
+        num_missing = int(missing.sum())
+        if num_missing:
+            self.table.give_pages(rows, missing, self._take_pages(num_missing))
         batch, sampling_rows = self.table.build_batch(rows, extend)
         return Step(rows, extend, sampling_rows, batch)
 
@@ -129,7 +131,7 @@ class Scheduler:
         table = self.table
         table.num_computed[step.rows] += step.extend
         self.counters.steps += 1
-        self.counters.computed += int(step.extend.sum())
+        self.counters.computed += len(step.batch.input_ids)
         self.counters.output += len(token_ids)
         for row in step.rows[step.extend > 1].tolist():
             self._insert(table.request(row), whole_pages_only=True)

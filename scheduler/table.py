@@ -117,7 +117,10 @@ class RunningTable:
         page = positions // self.page_size
         slots = (self.page_table[row_of_token, page] - page) * self.page_size + positions
         samples = after == self.num_tokens[rows]
-        sampling_rows = rows[samples]
+        last_tokens = cu_seqlens[1:].astype(np.int64) - 1
+        sampling_rows = rows
+        if not samples.all():
+            sampling_rows, last_tokens = rows[samples], last_tokens[samples]
         batch = ForwardBatch(
             input_ids=self.tokens[row_of_token, positions],
             positions=positions,
@@ -125,7 +128,7 @@ class RunningTable:
             page_table=self.page_table[rows, : int(page.max()) + 1],
             cu_seqlens_q=cu_seqlens,
             seq_lens=after.astype(np.int32),
-            logits_indices=cu_seqlens[1:][samples].astype(np.int64) - 1,
+            logits_indices=last_tokens,
             sampling=self._sampling_batch(sampling_rows),
         )
         return batch, sampling_rows
