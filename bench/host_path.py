@@ -10,7 +10,8 @@ import torch
 
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVLayout, KVPool
-from deeproot.engine.radix import Node, RadixCache
+from deeproot.engine.radix import RadixCache
+from deeproot.engine.radix_node import Node
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, SamplingParams, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler

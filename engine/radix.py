@@ -19,70 +19,21 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from deeproot.engine.batch import Int32Array
+from deeproot.engine.radix_node import (
+    NO_CHILDREN,
+    NO_KEYS,
+    NO_PAGES,
+    TOKEN_BYTES,
+    CopySource,
+    InsertResult,
+    MatchResult,
+    Node,
+    common_bytes,
+)
 
-TOKEN_BYTES = 4
-_NO_PAGES: Int32Array = np.empty(0, dtype=np.int32)
 # A childless node is lengthened in place up to this many bytes, so that a prompt that arrives in many chunks, or a
 # conversation in many turns, does not leave a node each; the bound keeps the copy of the longer key cheap.
 _MERGE_BYTES = 16_384 * TOKEN_BYTES
-
-
-class Node:
-    """A run of cached tokens. Callers keep nodes as handles for `lock` and `unlock` and do not change them."""
-
-    __slots__ = ("child_keys", "children", "key", "locks", "pages", "parent", "used")
-
-    def __init__(self, key: bytes, pages: Int32Array, parent: "Node | None") -> None:
-        self.key = key
-        self.pages = pages
-        self.parent = parent
-        # Childless nodes, which are most, share two lists that nobody changes.
-        self.child_keys = _NO_KEYS
-        self.children = _NO_CHILDREN
-        self.locks = 0
-        self.used = 0
-
-
-_NO_KEYS: list[bytes] = []
-_NO_CHILDREN: list[Node] = []
-
-
-@dataclass(frozen=True, slots=True)
-class CopySource:
-    """A page whose first tokens continue a match that ended inside it. It stays `node`'s: copy, don't keep."""
-
-    page: int
-    num_tokens: int
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class MatchResult:
-    node: Node
-    """Where the whole pages end; lock it before anything can be evicted."""
-    pages: Int32Array
-    """The whole pages of the match, in order."""
-    num_tokens: int
-    """Tokens in `pages`."""
-    copy_from: CopySource | None
-    """More tokens that match, in a page that has to be copied to be used."""
-
-    @property
-    def num_reusable(self) -> int:
-        """Matched tokens, those to be copied included."""
-        return self.num_tokens + (self.copy_from.num_tokens if self.copy_from else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class InsertResult:
-    node: Node
-    """Where the inserted pages end; a last part-filled page that the tree had already lies below it."""
-    pages: Int32Array
-    """Pages of the whole path to `node` that now belong to the tree, in order."""
-    num_owned: int
-    """How many of the caller's pages, from the last backwards, the tree took; the others it had already."""
-    dropped: Int32Array
-    """Pages that the tree no longer needs, since what they held is contained in a page that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +52,7 @@ class RadixCache:
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
-        self.root = Node(b"", _NO_PAGES, None)
+        self.root = Node(b"", NO_PAGES, None)
         self.num_pages = 0
         """Pages that belong to the tree."""
         self.num_evictable = 0
@@ -143,7 +94,7 @@ class RadixCache:
         place = self._find(ids, len(ids))
         node, offset, path = self._split_at(place)
         child, rest = place.child, place.common % self._page_bytes
-        num_owned, dropped = 0, _NO_PAGES
+        num_owned, dropped = 0, NO_PAGES
         if offset + rest < len(ids):
             if child is not None and rest == len(child.key) and not child.locks:
                 dropped = self._remove(child)
@@ -225,7 +176,7 @@ class RadixCache:
             child = node.children[i]
             key = child.key
             if len(key) % width or not ids.startswith(key, offset, end):
-                return _Place(node, offset, child, _common_bytes(key, ids, offset, end), path)
+                return _Place(node, offset, child, common_bytes(key, ids, offset, end), path)
             path.append(child.pages)
             node, offset = child, offset + len(key)
         return _Place(node, offset, None, 0, path)
@@ -236,7 +187,7 @@ class RadixCache:
         """No child has the next whole page: the neighbour with the longest common start."""
         best, common = None, 0
         for child in node.children[max(i - 1, 0) : i + 1]:
-            n = _common_bytes(child.key, ids, offset, end)
+            n = common_bytes(child.key, ids, offset, end)
             if n > common:
                 best, common = child, n
         return _Place(node, offset, best, common, path)
@@ -305,7 +256,7 @@ class RadixCache:
         parent = node.parent
         assert parent is not None
         if len(parent.children) == 1:
-            parent.child_keys, parent.children = _NO_KEYS, _NO_CHILDREN
+            parent.child_keys, parent.children = NO_KEYS, NO_CHILDREN
         else:
             i = bisect_left(parent.child_keys, node.key)
             del parent.child_keys[i], parent.children[i]
@@ -357,26 +308,5 @@ class RadixCache:
             heapify(self._candidates)
 
 
-def common_tokens(a: bytes, b: bytes) -> int:
-    """Length in tokens of the common start of two sequences of int32 bytes."""
-    return _common_bytes(a, b, 0, len(b)) // TOKEN_BYTES
-
-
 def _join(parts: list[Int32Array]) -> Int32Array:
-    return np.concatenate(parts) if parts else _NO_PAGES
-
-
-def _common_bytes(key: bytes, ids: bytes, offset: int, end: int) -> int:
-    """Length in bytes, a whole number of tokens, of the common start of `key` and `ids[offset:end]`."""
-    n = min(len(key), end - offset) // TOKEN_BYTES
-    a = np.frombuffer(key, dtype=np.int32, count=n)
-    b = np.frombuffer(ids, dtype=np.int32, count=n, offset=offset)
-    start, step = 0, 1024
-    while start < n:  # in growing pieces: most differences come early
-        differs = a[start : start + step] != b[start : start + step]
-        i = int(differs.argmax())
-        if differs[i]:
-            return (start + i) * TOKEN_BYTES
-        start += step
-        step *= 4
-    return n * TOKEN_BYTES
+    return np.concatenate(parts) if parts else NO_PAGES

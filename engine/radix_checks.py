@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 
-from deeproot.engine.radix import TOKEN_BYTES, Node, RadixCache
+from deeproot.engine.radix import RadixCache
+from deeproot.engine.radix_node import TOKEN_BYTES, Node
 
 
 class InvariantError(AssertionError):

@@ -8,7 +8,8 @@ import numpy as np
 
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVPool
-from deeproot.engine.radix import MatchResult, RadixCache, common_tokens
+from deeproot.engine.radix import RadixCache
+from deeproot.engine.radix_node import MatchResult, common_tokens
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.table import RunningTable
 

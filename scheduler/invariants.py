@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from deeproot.engine.radix import Node
 from deeproot.engine.radix_checks import check_tree, require
+from deeproot.engine.radix_node import Node
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.scheduler import Scheduler
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deeproot.engine.batch import Int32Array
-from deeproot.engine.radix import TOKEN_BYTES, Node
+from deeproot.engine.radix_node import TOKEN_BYTES, Node
 from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
 
 

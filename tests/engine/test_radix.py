@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from deeproot.engine.radix import Node, RadixCache
+from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_checks import check_tree
+from deeproot.engine.radix_node import Node
 
 Prefix = tuple[int, ...]
 

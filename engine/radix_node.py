@@ -1,0 +1,89 @@
+"""What the prefix tree is made of and answers with; no logic but the comparison of token ids."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deeproot.engine.batch import Int32Array
+
+TOKEN_BYTES = 4
+NO_PAGES: Int32Array = np.empty(0, dtype=np.int32)
+
+
+class Node:
+    """A run of cached tokens. Callers keep nodes as handles for `lock` and `unlock` and do not change them."""
+
+    __slots__ = ("child_keys", "children", "key", "locks", "pages", "parent", "used")
+
+    def __init__(self, key: bytes, pages: Int32Array, parent: "Node | None") -> None:
+        self.key = key
+        self.pages = pages
+        self.parent = parent
+        # Childless nodes, which are most, share two lists that nobody changes.
+        self.child_keys = NO_KEYS
+        self.children = NO_CHILDREN
+        self.locks = 0
+        self.used = 0
+
+
+NO_KEYS: list[bytes] = []
+NO_CHILDREN: list[Node] = []
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """A page whose first tokens continue a match that ended inside it. It stays `node`'s: copy, don't keep."""
+
+    page: int
+    num_tokens: int
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    node: Node
+    """Where the whole pages end; lock it before anything can be evicted."""
+    pages: Int32Array
+    """The whole pages of the match, in order."""
+    num_tokens: int
+    """Tokens in `pages`."""
+    copy_from: CopySource | None
+    """More tokens that match, in a page that has to be copied to be used."""
+
+    @property
+    def num_reusable(self) -> int:
+        """Matched tokens, those to be copied included."""
+        return self.num_tokens + (self.copy_from.num_tokens if self.copy_from else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InsertResult:
+    node: Node
+    """Where the inserted pages end; a last part-filled page that the tree had already lies below it."""
+    pages: Int32Array
+    """Pages of the whole path to `node` that now belong to the tree, in order."""
+    num_owned: int
+    """How many of the caller's pages, from the last backwards, the tree took; the others it had already."""
+    dropped: Int32Array
+    """Pages that the tree no longer needs, since what they held is contained in a page that it took."""
+
+
+def common_tokens(a: bytes, b: bytes) -> int:
+    """Length in tokens of the common start of two sequences of int32 bytes."""
+    return common_bytes(a, b, 0, len(b)) // TOKEN_BYTES
+
+
+def common_bytes(key: bytes, ids: bytes, offset: int, end: int) -> int:
+    """Length in bytes, a whole number of tokens, of the common start of `key` and `ids[offset:end]`."""
+    n = min(len(key), end - offset) // TOKEN_BYTES
+    a = np.frombuffer(key, dtype=np.int32, count=n)
+    b = np.frombuffer(ids, dtype=np.int32, count=n, offset=offset)
+    start, step = 0, 1024
+    while start < n:  # in growing pieces: most differences come early
+        differs = a[start : start + step] != b[start : start + step]
+        i = int(differs.argmax())
+        if differs[i]:
+            return (start + i) * TOKEN_BYTES
+        start += step
+        step *= 4
+    return n * TOKEN_BYTES
