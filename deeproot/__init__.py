@@ -1,18 +1,20 @@
 """deeproot: a serving engine in which prompt layout and KV reuse are designed together."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deeproot.runtime.llm import LLM as LLM
+    from deeproot.runtime.sampling_options import SamplingOptions as SamplingOptions
 
-__all__ = ["LLM", "__version__"]
+__all__ = ["LLM", "SamplingOptions", "__version__"]
 __version__ = "0.1.0"
+
+_HOMES = {"LLM": "deeproot.runtime.llm", "SamplingOptions": "deeproot.runtime.sampling_options"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load `LLM` on first use, so that `import deeproot.runtime.…` never pulls in torch."""
-    if name == "LLM":
-        from deeproot.runtime.llm import LLM
-
-        return LLM
+    """Load what is offered here on first use, so that `import deeproot.runtime.…` never pulls in torch."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'deeproot' has no attribute {name!r}")
