@@ -43,13 +43,13 @@ def load_texts(options: EngineOptions) -> Texts:
         template = _chat_template(options, assets)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
-    if template is not None:
-        logger.info("chat template: %s", summary(find_breaks(template)))
     trained = assets.context_length
     if trained is not None and options.max_model_len is not None and options.max_model_len > trained:
         raise SetupError(
             f"--max-model-len {options.max_model_len} is more than the {trained} tokens that the model can handle"
         )
+    if template is not None:
+        logger.info("chat template: %s", summary(find_breaks(template)))
     return Texts(assets, template)
 
 

@@ -129,7 +129,10 @@ class EventLog:
             f"SELECT {_COLUMNS} FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq", (start, last)
         )
         for row in cursor:
-            yield Event(row[0], row[1], EventKind(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]))
+            call_id = row[5].decode("utf-8", "surrogatepass") if isinstance(row[5], bytes) else row[5]
+            yield Event(
+                row[0], row[1], EventKind(row[2]), row[3], row[4], call_id, row[6], json.loads(row[7])
+            )
 
     def event(self, seq: int) -> Event:
         """The event with that number. Raises `EventLogError` if there is none."""
@@ -179,7 +182,7 @@ class EventLog:
                 event.kind.value,
                 event.payload_hash,
                 event.payload_size,
-                event.call_id,
+                _column_of(event.call_id),
                 event.exit_code,
                 json.dumps(event.data, allow_nan=False),
             ),
@@ -221,3 +224,10 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         raise EventLogError(
             f"{path}: log format {version}, but this program reads {_VERSION}; use the newer program"
         )
+
+
+def _column_of(text: str | None) -> str | bytes | None:
+    """Text as SQLite takes it; bytes where lone surrogates, which imported ids may hold, make it no text."""
+    if text is None or not any("\ud800" <= letter <= "\udfff" for letter in text):
+        return text
+    return text.encode("utf-8", "surrogatepass")

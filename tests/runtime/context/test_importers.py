@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deeproot.runtime.context.event_log import EventLog, NewEvent
@@ -58,6 +58,7 @@ def test_real_conversations_come_back(conversation: list[dict[str, object]]) -> 
 
 
 @settings(max_examples=100)
+@example([{"role": "tool", "tool_call_id": "\ud800", "content": None}])
 @given(st.lists(messages, max_size=6))
 def test_any_messages_come_back(conversation: list[dict[str, object]]) -> None:
     with EventLog.memory() as log:
