@@ -9,6 +9,7 @@ starts with a few worked examples. They are the same in every call, so that they
 import json
 import sys
 from datetime import UTC, datetime
+from typing import cast
 
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
@@ -62,7 +63,7 @@ def examples() -> list[ChatCompletionMessageParam]:
         messages += example(i, WEATHER.format(city), "get_weather", {"city": city}, result, answer)
     for i, utc in enumerate(["08:15", "09:40"]):
         messages += example(10 + i, TIME, "get_time", {}, {"utc": utc}, f"It is {utc} UTC.")
-    return messages  # type: ignore[return-value]
+    return cast("list[ChatCompletionMessageParam]", messages)
 
 
 def run_tool(name: str, arguments: str) -> str:
@@ -93,7 +94,7 @@ def main() -> None:
             message, usage = reply.choices[0].message, reply.usage
             assert usage is not None
             assert usage.prompt_tokens_details is not None
-            messages.append(message.to_dict())  # type: ignore[arg-type]
+            messages.append(cast("ChatCompletionMessageParam", message.to_dict()))
             account = (
                 f"({usage.prompt_tokens_details.cached_tokens} of {usage.prompt_tokens} prompt tokens cached)"
             )

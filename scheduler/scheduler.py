@@ -141,9 +141,8 @@ class Scheduler:
     def _outputs(
         self, rows: list[int], token_ids: list[int], stopped: NDArray[np.bool_], full: NDArray[np.bool_]
     ) -> list[TokenOutput]:
-        requests = self.table.requests
         outputs = [
-            TokenOutput(requests[row].rid, token_id)  # type: ignore[union-attr]
+            TokenOutput(self.table.request(row).rid, token_id)
             for row, token_id in zip(rows, token_ids, strict=True)
         ]
         for i in np.flatnonzero(stopped | full).tolist():

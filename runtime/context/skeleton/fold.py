@@ -222,7 +222,7 @@ def _after_docstring(body: "Node") -> "Node | None":
 
 def _indent(data: bytes, at: int) -> str:
     line = data[data.rfind(b"\n", 0, at) + 1 : at]
-    return re.match(rb"[ \t]*", line)[0].decode()  # type: ignore[index]
+    return line[: len(line) - len(line.lstrip(b" \t"))].decode()
 
 
 def _text(node: "Node | None") -> str:
