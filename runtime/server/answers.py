@@ -9,6 +9,7 @@ from fastapi import Request, Response
 from deeproot.runtime.output_text import OutputEnd
 from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
+from deeproot.runtime.server.explaining import with_explanations
 from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.responses import PromptTokensDetails, UsageInfo
 from deeproot.runtime.server.service_routes import json_response
@@ -27,8 +28,8 @@ class Shape(Protocol):
         """The chunks of a stream that a piece makes."""
         ...
 
-    def usage_chunk(self, usage: UsageInfo) -> object:
-        """The chunk of a stream that gives the usage."""
+    def usage_chunk(self, usage: UsageInfo | None) -> object:
+        """The chunk at the end of a stream that gives the usage, or nothing but what else is to be said."""
         ...
 
 
@@ -50,7 +51,7 @@ async def _whole(state: ServerState, job: Job, shape: Shape) -> object:
     async with aclosing(job.run(serving.client, state.metrics)) as batches:
         async for batch in batches:
             pieces += batch
-    return shape.whole(pieces, usage_of(pieces))
+    return _explained(job, shape.whole(pieces, usage_of(pieces)))
 
 
 async def _events(
@@ -67,13 +68,25 @@ async def _events(
                 if chunks:
                     begun = True
                     yield b"".join(map(event, chunks))
-        if include_usage:
-            yield event(shape.usage_chunk(usage_of(ends)))
+        if include_usage or _carries(job):
+            last = shape.usage_chunk(usage_of(ends) if include_usage else None)
+            yield event(_explained(job, last))
     except Exception as error:
         if not begun:
             raise
         yield raw_event(as_api_error(error).body)
     yield DONE
+
+
+def _carries(job: Job) -> bool:
+    """Whether the answer is to carry explanations."""
+    return job.explaining is not None and job.explaining.wanted
+
+
+def _explained(job: Job, body: object) -> object:
+    if job.explaining is None or not job.explaining.wanted:
+        return body
+    return with_explanations(body, job.explaining.explanations)
 
 
 def usage_of(pieces: Sequence[Piece]) -> UsageInfo:

@@ -57,9 +57,9 @@ class ChatShape:
             chunks.append(self._chunk(piece.index, Delta(), piece.end.reason))
         return chunks
 
-    def usage_chunk(self, usage: UsageInfo) -> ChatCompletionChunk:
+    def usage_chunk(self, usage: UsageInfo | None) -> ChatCompletionChunk:
         return ChatCompletionChunk(
-            id=self._id, created=self._created, model=self._model, choices=[], usage=usage
+            id=self._id, created=self._created, model=self._model, choices=[], usage=usage or UNSET
         )
 
     def _choice(self, index: int, pieces: Sequence[Piece]) -> ChatChoice:
