@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
+    _add_explain(commands)
     _add_models(commands)
     _add_completion(commands)
     return parser
@@ -247,6 +248,32 @@ def _add_lint(commands: Any) -> None:
         help="of a million cached ones (default: %(default)s)",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_explain(commands: Any) -> None:
+    command = commands.add_parser(
+        "explain",
+        help="say why a request's prompt was or was not cached",
+        description="Ask a running server why the prompt of a request was or was not cached; without an id, list the "
+        "latest requests.",
+        allow_abbrev=False,
+    )
+    command.set_defaults(module="deeproot.runtime.explain.command")
+    command.add_argument("rid", nargs="?", metavar="RID", help="the id of an answer, such as chatcmpl-…")
+    command.add_argument(
+        "--url", default="http://127.0.0.1:8000", help="server to ask (default: %(default)s)"
+    )
+    command.add_argument(
+        "--api-key", default="", metavar="KEY", help="the key that the requests were sent with"
+    )
+    command.add_argument(
+        "--limit",
+        type=whole(1, 1000),
+        default=20,
+        metavar="N",
+        help="how many to list (default: %(default)s)",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_models(commands: Any) -> None:
