@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from deeproot.engine.batch import Int32Array
+from deeproot.engine.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class KVPool:
         self._num_free -= n
         pages = self._free[self._num_free : self._num_free + n].copy()
         if n and self.layout.num_layers:
-            index = torch.from_numpy(pages).to(self._k.device, torch.int64)
+            index = to_device(pages, self._k.device).long()
             self._k.index_fill_(1, index, 0)
             self._v.index_fill_(1, index, 0)
         return pages
