@@ -102,6 +102,7 @@ class EchoModel:
         ends = batch.cu_seqlens_q[1:].tolist()
         sequence_of = {end - 1: i for i, end in enumerate(ends)}
         samples = [self._read(batch, sequence_of[i]) for i in batch.logits_indices.tolist()]
+        assert batch.sampling.positions.tolist() == [len(ids) for ids in samples]
         return np.array([next_token(ids) for ids in samples], dtype=np.int32)
 
     def _read(self, batch: ForwardBatch, i: int) -> list[int]:

@@ -92,7 +92,8 @@ class AnyLoad(RuleBasedStateMachine):
     )
     def arrive(self, base: int, cut: int, tail: list[int], max_tokens: int, step_by_step: bool) -> None:
         ids = (self.known[base % len(self.known)][:cut] + tail)[:47]
-        self.known.append(ids)
+        # Others may start with what this one is about to say.
+        self.known.append(ids + alone(ids, max_tokens, 48, (STOP,))[0])
         self.count += 1
         rid = str(self.count)
         self.live[rid], self.said[rid] = (ids, max_tokens), []
