@@ -46,7 +46,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         job = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = ChatShape(completion_id, name, include_usage)
-        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
 
