@@ -100,7 +100,7 @@ class Admission:
     def _fits(self, request: Request, num_matched: int) -> bool:
         table, rows = self.table, self.table.rows
         wanted = -(-request.num_tokens // self.cache.page_size) - num_matched
-        promised = int(table.missing_pages(rows, table.num_tokens[rows]).sum())
+        promised = int(table.missing_pages(rows, table.num_expected[rows]).sum())
         # One page more for each running request, so that decoding does not at once need what was just admitted.
         reserve = len(rows)
         return wanted + promised + reserve <= self.pool.num_free + self.cache.num_evictable

@@ -18,6 +18,8 @@ class Request:
     """int32 bytes: the prompt and, after a preemption, the output so far."""
     num_prompt: int
     sampling: SamplingParams
+    step_by_step: bool = False
+    """Its next step needs its last token on the host (a mask or a penalty made there): it is never scheduled ahead."""
     row: int = -1
     """Row in the running table; -1 while waiting."""
     node: Node | None = None
