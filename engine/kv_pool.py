@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from deeproot.engine.batch import Int32Array
-from deeproot.engine.transfer import to_device
+from deeproot.engine.device_copy import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,6 @@ class KVPool:
 
     def _zero(self, pages: Int32Array) -> None:
         if len(pages) and self.layout.num_layers:
-            index = to_device(pages, self._k.device).long()
+            index = upload(pages, self._k.device).long()
             self._k.index_fill_(1, index, 0)
             self._v.index_fill_(1, index, 0)
