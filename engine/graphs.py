@@ -14,9 +14,9 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.batch import ForwardBatch, SamplingBatch, pad_decodes
-from deeproot.engine.device_copy import upload_into
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models.base import CausalLM
+from deeproot.engine.transfer import copy_into
 
 Compute = Callable[[AttentionBackend], torch.Tensor]
 """The forward pass over the buffers, with the backend as it is when called: hidden states `[size, hidden_size]`."""
@@ -72,7 +72,7 @@ class DecodeGraphs:
         padded = pad_decodes(batch, size, self._pool.padding_page, self._pool.page_size)
         self._input_ids[: len(input_ids)].copy_(input_ids)
         self._input_ids[len(input_ids) : size].zero_()
-        upload_into(self._positions[:size], padded.positions)
+        copy_into(self._positions[:size], padded.positions)
         return self._compute(padded)
 
     def capture_all(self) -> None:

@@ -4,11 +4,11 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.batch import ForwardBatch, Int32Array
-from deeproot.engine.device_copy import Download, upload
 from deeproot.engine.graphs import DecodeGraphs
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.sampling import sample
+from deeproot.engine.transfer import HostCopy, to_device
 
 
 class PendingTokens:
@@ -16,7 +16,7 @@ class PendingTokens:
 
     def __init__(self, tokens: torch.Tensor) -> None:
         """tokens: `[N]` on any device."""
-        self._copy = Download(tokens.to(torch.int32))
+        self._copy = HostCopy(tokens.to(torch.int32))
 
     def result(self) -> Int32Array:
         """Wait until they are there: `[N]`. Raises what the step failed with."""
@@ -67,7 +67,7 @@ class Runner:
 
     def _logits(self, batch: ForwardBatch) -> torch.Tensor:
         hidden = self._hidden(batch)
-        return self.model.logits(hidden[upload(batch.logits_indices, self._device)])
+        return self.model.logits(hidden[to_device(batch.logits_indices, self._device)])
 
     def _hidden(self, batch: ForwardBatch) -> torch.Tensor:
         """`[T or more, hidden_size]`"""
@@ -75,14 +75,14 @@ class Runner:
         if self.graphs is not None and self.graphs.takes(batch):
             return self.graphs.hidden(batch, input_ids)
         self._attention.plan(batch)
-        return self.model.forward(input_ids, upload(batch.positions, self._device), self._attention)
+        return self.model.forward(input_ids, to_device(batch.positions, self._device), self._attention)
 
     def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
         """`[T]` int64, with what the host does not know filled in."""
-        input_ids = upload(batch.input_ids, self._device).long()
+        input_ids = to_device(batch.input_ids, self._device).long()
         if batch.fed is not None:
             if self._sampled is None:
                 raise RuntimeError("a batch is to be fed with tokens of the one before, but there was none")
-            sampled = self._sampled[upload(batch.fed.sampled, self._device)]
-            input_ids[upload(batch.fed.tokens, self._device)] = sampled.long()
+            sampled = self._sampled[to_device(batch.fed.sampled, self._device)]
+            input_ids[to_device(batch.fed.tokens, self._device)] = sampled.long()
         return input_ids

@@ -1,31 +1,30 @@
 """Copies between host and device that leave both free to go on."""
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 
-def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A tensor of the array on the device; on the CPU it shares the array's memory.
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A copy on the device (on a CPU the array itself), in order with what is launched there.
 
-    Towards a GPU the host does not wait, as it would for all that runs there if the memory were not pinned: torch keeps
-    the pinned memory until the copy is done.
+    A plain copy to a GPU waits for all that runs there; one from pinned memory does not. torch keeps the pinned memory
+    until the copy is done.
     """
-    host = torch.from_numpy(np.ascontiguousarray(array))
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def upload_into(target: torch.Tensor, array: NDArray[Any]) -> None:
-    """As `upload`, into a tensor of the array's shape that is there already, at an address that stays."""
+def copy_into(target: torch.Tensor, array: np.ndarray) -> None:
+    """As `to_device`, into a tensor of the array's shape that is there already, at an address that stays."""
     host = torch.from_numpy(np.ascontiguousarray(array))
     if target.device.type == "cuda":
         host = host.pin_memory()
     target.copy_(host, non_blocking=True)
 
 
-class Download:
+class HostCopy:
     """A tensor on its way to the host."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
