@@ -14,9 +14,9 @@ import torch
 
 from deeproot.engine.attention import BatchLimits
 from deeproot.engine.batch import ForwardBatch
-from deeproot.engine.device_copy import upload
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.shared_prefix import AttentionSizes
+from deeproot.engine.transfer import to_device
 from deeproot.engine.triton_buffers import PlanBuffers
 from deeproot.engine.work_lists import Cascade, ExtendLists, ListSettings, make_lists
 from deeproot.kernels.cascade import cascade_decode, cascade_prefill, split_decode
@@ -223,8 +223,8 @@ class TritonAttention:
         def number(items: torch.Tensor) -> torch.Tensor:
             return torch.full((1,), len(items), dtype=torch.int32, device=self._device)
 
-        whole = upload(lists.whole, self._device)
-        parts = None if lists.parts is None else upload(lists.parts, self._device)
+        whole = to_device(lists.whole, self._device)
+        parts = None if lists.parts is None else to_device(lists.parts, self._device)
         return _Extends(whole, number(whole), parts, number(whole if parts is None else parts), lists.levels)
 
 

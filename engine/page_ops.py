@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from deeproot.engine.batch import Int32Array
+from deeproot.engine.transfer import to_device
 
 Pools = tuple[torch.Tensor, torch.Tensor]
 """K and V."""
@@ -25,7 +26,7 @@ class TorchPageOps:
     """See PageOps."""
 
     def zero(self, pools: Pools, pages: Int32Array) -> None:
-        index = torch.from_numpy(pages).to(pools[0].device, torch.int64)
+        index = to_device(pages, pools[0].device).long()
         for pool in pools:
             # As bytes where torch has no such operation for the dtype (e4m3).
             (pool.view(torch.uint8) if pool.dtype.itemsize == 1 else pool).index_fill_(1, index, 0)

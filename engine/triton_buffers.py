@@ -5,7 +5,7 @@ import torch
 
 from deeproot.engine.attention import BatchLimits
 from deeproot.engine.batch import ForwardBatch, Int32Array
-from deeproot.engine.device_copy import upload_into
+from deeproot.engine.transfer import copy_into
 from deeproot.engine.work_lists import MAX_PIECES, ListSettings, StepLists
 
 _ALIGN = 4
@@ -60,8 +60,8 @@ class PlanBuffers:
             )
         # Pages behind those of the longest sequence are not read.
         table = batch.page_table[:, : -(-int(batch.seq_lens.max()) // self._page_size)]
-        upload_into(self.page_table[:num_seqs, : table.shape[1]], table)
-        upload_into(self.slots[:num_tokens], batch.slot_mapping)
+        copy_into(self.page_table[:num_seqs, : table.shape[1]], np.ascontiguousarray(table))
+        copy_into(self.slots[:num_tokens], batch.slot_mapping)
         self._fill_lists(lists)
 
     def _fill_lists(self, lists: StepLists) -> None:
@@ -79,7 +79,7 @@ class PlanBuffers:
                 self._put("behind", lists.decodes.behind)
                 end = self._put("prefixes", lists.decodes.prefixes)
         if end:
-            upload_into(self._lists[:end], self._host[:end])
+            copy_into(self._lists[:end], self._host[:end])
 
     def _put(self, name: str, values: Int32Array) -> int:
         """Write a list into the host's copy. Returns where it ends."""
