@@ -85,6 +85,8 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         load_format=args.load_format,
         dtype=args.dtype,
         device=args.device,
+        attention_backend=args.attention_backend,
+        kv_cache_dtype=args.kv_cache_dtype,
         page_size=args.page_size,
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from deeproot.runtime.options import (
+    ATTENTION_BACKENDS,
     DEVICES,
     DTYPES,
+    KV_CACHE_DTYPES,
     LOAD_FORMATS,
     PAGE_SIZES,
     EngineOptions,
@@ -35,6 +37,18 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
     )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=default.attention_backend,
+        help="what computes attention; deeproot doctor says what auto comes to (default: auto)",
+    )
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default=default.kv_cache_dtype,
+        help="auto: as --dtype; fp8: half the memory, less exact (default: auto)",
+    )
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
         "--tool-call-parser",

@@ -9,10 +9,14 @@ LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+AttentionBackendName = Literal["auto", "torch", "triton", "flash"]
+KVCacheDtype = Literal["auto", "fp8"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "torch", "triton", "flash")
+KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
 PAGE_SIZES = (16, 32, 64, 128)
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -43,6 +47,9 @@ class EngineOptions:
     load_format: LoadFormat = "auto"
     dtype: Dtype = "auto"
     device: DeviceName = "auto"
+    attention_backend: AttentionBackendName = "auto"
+    kv_cache_dtype: KVCacheDtype = "auto"
+    """auto: the model's dtype. fp8: e4m3 with a scale a head, half the memory."""
     page_size: int = 64
     """Tokens a page."""
     max_model_len: int | None = None
