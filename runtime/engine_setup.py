@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from deeproot.engine.attention import BatchLimits
+from deeproot.engine.attention import AttentionBackend, BatchLimits
 from deeproot.engine.attention_choice import AttentionNeeds, Choice, choose_attention, make_page_ops
 from deeproot.engine.config import ModelConfig
+from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.loading import LoadedModel, load_model, make_attention
@@ -136,7 +137,7 @@ def _build_scheduler(
     pool = KVPool(layout, num_pages, loaded.device, scales, make_page_ops(attention.name))
     limits = BatchLimits(options.max_num_seqs, options.max_num_batched_tokens, max_model_len)
     backend = make_attention(config, pool, attention.name, loaded.dtype, limits)
-    runner = Runner(loaded.model, pool, backend, loaded.device)
+    runner = _make_runner(options, loaded, pool, backend)
     logger.info(
         "KV cache: %s, %d pages of %d tokens%s; window of %d tokens; %s on %s",
         format_bytes(num_pages * layout.page_bytes),
@@ -148,6 +149,20 @@ def _build_scheduler(
         loaded.device,
     )
     return Scheduler(_scheduler_config(options, max_model_len), RadixCache(options.page_size), pool, runner)
+
+
+def _make_runner(
+    options: EngineOptions, loaded: LoadedModel, pool: KVPool, attention: AttentionBackend
+) -> Runner:
+    device, graphs = loaded.device, None
+    if device.type == "cuda" and not options.enforce_eager:
+        sizes = graph_sizes(options.max_num_seqs)
+        graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
+    runner = Runner(loaded.model, pool, attention, device, graphs)
+    if graphs is not None:
+        runner.capture_graphs()
+        logger.info("CUDA graphs of decode batches: %d", len(graphs))
+    return runner
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, capacity: int) -> int:
@@ -188,7 +203,10 @@ def _default_kv_bytes(options: EngineOptions, device: torch.device) -> int:
 
 def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerConfig:
     try:
-        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len)
+        overlap = options.overlap == "on" or (
+            options.overlap == "auto" and choose_device(options.device).type == "cuda"
+        )
+        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, overlap)
     except ValueError as error:
         raise SetupError(str(error)) from None
 

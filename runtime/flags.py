@@ -11,6 +11,7 @@ from deeproot.runtime.options import (
     DTYPES,
     KV_CACHE_DTYPES,
     LOAD_FORMATS,
+    OVERLAPS,
     PAGE_SIZES,
     EngineOptions,
     parse_bytes,
@@ -82,6 +83,15 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.max_num_batched_tokens,
         metavar="N",
         help="tokens computed in a step at most (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        choices=OVERLAPS,
+        default=default.overlap,
+        help="make the next step while one runs; auto: on a GPU (default: auto)",
+    )
+    group.add_argument(
+        "--enforce-eager", "--disable-cuda-graph", action="store_true", help="use no CUDA graphs on a GPU"
     )
     group.add_argument(
         "--page-size",
