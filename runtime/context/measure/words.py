@@ -11,9 +11,13 @@ _SHORTEST = 3
 
 def facts_in(text: str) -> frozenset[str]:
     """Words that are no plain language: with three digits or more, a digit beside a letter, an inner capital, or one of
-    `_ . / @ # ~ $ -` inside. `--db-port=5433` gives `db-port` and `5433`."""
-    found = (word.strip("./-") for word in _WORD.findall(text))
-    return frozenset(word for word in found if len(word) >= _SHORTEST and _TELLING.search(word))
+    `_ . / @ # ~ $ -` inside; of words with a slash their parts too.
+
+    `--db-port=5433 src/a.py` gives `db-port`, `5433`, `src/a.py` and `a.py`.
+    """
+    words = {word.strip("./-") for word in _WORD.findall(text)}
+    words |= {part.strip(".-") for word in words if "/" in word for part in word.split("/")}
+    return frozenset(word for word in words if len(word) >= _SHORTEST and _TELLING.search(word))
 
 
 def facts_of_arguments(value: Any) -> frozenset[str]:

@@ -56,8 +56,12 @@ def replayer(policy: AppendOnly | SlidingWindow | ThreeZones | None = None) -> R
     ("text", "facts"),
     [
         ("The port is 5433, not the default.", {"5433"}),
-        ("pytest --db-port=5433 tests/test_auth.py", {"db-port", "5433", "tests/test_auth.py"}),
-        ("src/main.c:12:3: error: `fooBar` undeclared.", {"src/main.c", "fooBar"}),
+        (
+            "pytest --db-port=5433 tests/test_auth.py",
+            {"db-port", "5433", "tests/test_auth.py", "test_auth.py"},
+        ),
+        ("src/main.c:12:3: error: `fooBar` undeclared.", {"src/main.c", "main.c", "fooBar"}),
+        ("sed -i s/5432/5433/ a", {"s/5432/5433", "5432", "5433"}),
         ("user mia_li_3668 has 12 bags", {"mia_li_3668"}),
         ("plain words only, nothing else", set()),
     ],
