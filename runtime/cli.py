@@ -12,6 +12,7 @@ from deeproot import __version__
 from deeproot.runtime.config_file import expand_config
 from deeproot.runtime.flags import add_engine_flags, number, size, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.measure_flags import add_measure
 from deeproot.runtime.model_search import found_models
 from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, EngineOptions, ServerOptions, SetupError
 
@@ -58,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
+    add_measure(commands)
     _add_models(commands)
     _add_completion(commands)
     return parser
