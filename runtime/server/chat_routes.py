@@ -42,18 +42,29 @@ def make_router(max_body_bytes: int) -> APIRouter:
         check_common(body, CHAT_UNSUPPORTED)
         completion_id = new_id("chatcmpl")
         # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
-        job = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
+        job = await asyncio.to_thread(prepare_chat, serving, body, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = ChatShape(completion_id, name, include_usage)
-        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
 
 
-def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, started: float) -> Job:
+def prepare_chat(
+    serving: Serving,
+    body: ChatCompletionRequest,
+    completion_id: str,
+    started: float,
+    *,
+    endpoint: str = "chat",
+) -> Job:
+    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics.
+
+    Raises ApiError and OptionError. Slow on long conversations.
+    """
     speech = serving.speech
     tools = _dumped(body.tools or ()) if _wants_calls(body) else []
-    continuation, rendered, prompt = _prompt(serving, body)
+    continuation, rendered, prompt = prompt_of(serving, body)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -76,7 +87,7 @@ def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, 
         single_call=body.parallel_tool_calls is False,
     )
     return Job(
-        "chat",
+        endpoint,
         (request,),
         (text,),
         started,
@@ -97,8 +108,8 @@ def _wants_calls(body: ChatCompletionRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
-def _prompt(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, str, Prompt]:
-    """What remembers replies, the prompt's text, and the prompt."""
+def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, str, Prompt]:
+    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:
