@@ -8,7 +8,7 @@ a decode step. The interface: `match(ids) -> (tokens, pages, node)`, `insert(ids
 import numpy as np
 import torch
 
-from deeproot.engine.batch import Int32Array
+from deeproot.engine.batch import Int32Array, Sampled
 from deeproot.engine.kv_pool import KVLayout, KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import Node
@@ -23,10 +23,10 @@ class NullRunner:
     """Samples made-up tokens without a model."""
 
     def __init__(self, batch: int) -> None:
-        self.token_ids = np.random.default_rng(0).integers(4, VOCAB, batch).astype(np.int32)
+        self.sampled = Sampled(np.random.default_rng(0).integers(4, VOCAB, batch).astype(np.int32))
 
-    def forward(self, batch: object) -> Int32Array:
-        return self.token_ids
+    def forward(self, batch: object) -> Sampled:
+        return self.sampled
 
 
 class Decode:

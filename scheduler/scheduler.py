@@ -10,24 +10,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
+from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array, Sampled
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission, take_pages
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
+from deeproot.scheduler.outputs import prompt_outputs, token_outputs
 from deeproot.scheduler.request import Request
+from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
-from deeproot.scheduler.table import RunningTable
+from deeproot.scheduler.table import Appended, RunningTable
 
 
 class Forward(Protocol):
     """The model side of a step."""
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
-        """Compute the batch's new tokens and return the sampled ids, `[len(batch.logits_indices)]`."""
+    def forward(self, batch: ForwardBatch) -> Sampled:
+        """Compute the batch's new tokens and sample."""
         ...
 
 
@@ -39,6 +40,8 @@ class Step:
     extend: Int64Array
     sampling_rows: Int64Array
     batch: ForwardBatch
+    num_drafted: Int64Array | None = None
+    """How many of each row's `extend` are drafts; None: none at all."""
 
 
 class Scheduler:
@@ -62,6 +65,9 @@ class Scheduler:
         self.counters = Counters()
         self._limits: dict[str, int] = {}
         self._admission = Admission(cache, pool, self.table)
+        self._speculation = (
+            None if config.speculation is None else Speculation(config.speculation, self.table)
+        )
         self._refused: list[TokenOutput] = []
 
     def add(self, message: AddRequest) -> None:
@@ -74,7 +80,8 @@ class Scheduler:
         request = Request.from_message(message)
         error = self._why_impossible(request)
         if error is not None:
-            self._refused.append(request.finish("error", None, request.num_prompt, error))
+            last = TokenOutput(request.rid, None, error=error)
+            self._refused.append(request.finished("error", last, request.num_prompt))
             return
         self._limits[request.rid] = min(
             request.num_prompt + request.sampling.max_tokens, self.config.max_model_len
@@ -87,12 +94,12 @@ class Scheduler:
         for request in self.waiting:
             if request.rid == rid:
                 self.waiting.remove(request)
-                return self._finish(request, "abort", None, request.num_tokens)
+                return self._finish(request, "abort", TokenOutput(rid, None), request.num_tokens)
         for request in self.table.running():
             if request.rid == rid:
                 num_tokens = int(self.table.num_tokens[request.row])
                 self._leave_table(request, keep=True)
-                return self._finish(request, "abort", None, num_tokens)
+                return self._finish(request, "abort", TokenOutput(rid, None), num_tokens)
         return None
 
     @property
@@ -106,10 +113,10 @@ class Scheduler:
         if step is None:
             return outputs
         try:
-            token_ids = self.runner.forward(step.batch)
+            sampled = self.runner.forward(step.batch)
         except Exception as error:
             return outputs + self._fail(step, error)
-        return outputs + self.commit(step, token_ids)
+        return outputs + self.commit(step, sampled)
 
     def schedule(self) -> Step | None:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute."""
@@ -120,37 +127,58 @@ class Scheduler:
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
+        num_drafted = self._draft(rows, extend)
+        if num_drafted is not None:
+            extend = extend + num_drafted
+            missing = self.table.missing_pages(rows, self.table.num_computed[rows] + extend)
         num_missing = int(missing.sum())
         if num_missing:
             self.table.give_pages(rows, missing, self._take_pages(num_missing))
-        batch, sampling_rows = self.table.build_batch(rows, extend)
-        return Step(rows, extend, sampling_rows, batch)
+        batch, sampling_rows = self.table.build_batch(rows, extend, num_drafted)
+        return Step(rows, extend, sampling_rows, batch, num_drafted)
 
-    def commit(self, step: Step, token_ids: Int32Array) -> list[TokenOutput]:
+    def commit(self, step: Step, sampled: Sampled) -> list[TokenOutput]:
         """Book a finished forward: computed tokens, cache, new tokens, ends."""
         table = self.table
-        table.num_computed[step.rows] += step.extend
+        certain = step.extend if step.num_drafted is None else step.extend - step.num_drafted
+        table.num_computed[step.rows] += certain
         self.counters.steps += 1
         self.counters.computed += len(step.batch.input_ids)
-        self.counters.output += len(token_ids)
-        for row in step.rows[step.extend > 1].tolist():
+        for row in step.rows[certain > 1].tolist():
             self._insert(table.request(row), whole_pages_only=True)
-        stopped, full = table.append_tokens(step.sampling_rows, token_ids)
-        return self._outputs(step.sampling_rows.tolist(), token_ids.tolist(), stopped, full)
-
-    def _outputs(
-        self, rows: list[int], token_ids: list[int], stopped: NDArray[np.bool_], full: NDArray[np.bool_]
-    ) -> list[TokenOutput]:
-        outputs = [
-            TokenOutput(self.table.request(row).rid, token_id)
-            for row, token_id in zip(rows, token_ids, strict=True)
-        ]
-        for i in np.flatnonzero(stopped | full).tolist():
-            request = self.table.request(rows[i])
-            num_tokens = int(self.table.num_tokens[rows[i]])
+        outputs = prompt_outputs(table, step.rows, step.extend, step.batch, sampled)
+        appended = self._append(step, sampled.token_ids)
+        new = token_outputs(table, appended, step.batch, sampled)
+        self.counters.output += len(new)
+        for i in np.flatnonzero(appended.stopped | appended.full).tolist():
+            last = int(appended.last[i])
+            request = table.request(int(step.sampling_rows[i]))
+            num_tokens = int(table.num_tokens[request.row])
             self._leave_table(request, keep=True)
-            outputs[i] = self._finish(request, "stop" if stopped[i] else "length", token_ids[i], num_tokens)
-        return outputs
+            new[last] = self._finish(
+                request, "stop" if appended.stopped[i] else "length", new[last], num_tokens
+            )
+        return outputs + new
+
+    def _append(self, step: Step, token_ids: Int32Array) -> Appended:
+        if self._speculation is None or step.num_drafted is None:
+            return self.table.append_tokens(step.sampling_rows, token_ids)
+        # Only rows that sample have drafts.
+        num_drafted = step.num_drafted[np.isin(step.rows, step.sampling_rows)]
+        self.counters.drafted += int(num_drafted.sum())
+        appended, num_accepted = self._speculation.append(step.sampling_rows, num_drafted, token_ids)
+        self.counters.accepted += num_accepted
+        return appended
+
+    def _draft(self, rows: Int64Array, extend: Int64Array) -> Int64Array | None:
+        """How many tokens are guessed ahead for each row: None, or as many as budget and free pages allow."""
+        if self._speculation is None:
+            return None
+        counts = self._speculation.draft(rows, self.config.max_num_batched_tokens - int(extend.sum()))
+        if counts is None:
+            return None
+        missing = self.table.missing_pages(rows, self.table.num_computed[rows] + extend + counts)
+        return counts if missing.sum() <= self._available_pages() else None
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What running requests compute next: rows, their tokens (one or more), the pages that they lack for them."""
@@ -185,6 +213,8 @@ class Scheduler:
             if request is None:
                 break
             admitted = True
+            if self._speculation is not None:
+                self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
             budget -= request.num_tokens - request.start
@@ -244,19 +274,17 @@ class Scheduler:
             request = self.table.request(row)
             num_tokens = int(self.table.num_tokens[row])
             self._leave_table(request, keep=False)
-            outputs.append(self._finish(request, "error", None, num_tokens, text))
+            outputs.append(
+                self._finish(request, "error", TokenOutput(request.rid, None, error=text), num_tokens)
+            )
         return outputs
 
     def _finish(
-        self,
-        request: Request,
-        reason: FinishReason,
-        token_id: int | None,
-        num_tokens: int,
-        error: str | None = None,
+        self, request: Request, reason: FinishReason, last: TokenOutput, num_tokens: int
     ) -> TokenOutput:
+        """Forget a request that has left; returns `last`, its last output, with how it ended."""
         del self._limits[request.rid]
-        return request.finish(reason, token_id, num_tokens, error)
+        return request.finished(reason, last, num_tokens)
 
     def _why_impossible(self, request: Request) -> str | None:
         longest = self.config.max_model_len

@@ -13,6 +13,10 @@ class Counters:
     computed: int = 0
     """Tokens that went through the model: prompts, outputs and what was recomputed."""
     output: int = 0
+    drafted: int = 0
+    """Tokens that were guessed ahead, and computed to verify them."""
+    accepted: int = 0
+    """Those of them that were sampled."""
     preemptions: int = 0
     evicted_pages: int = 0
 

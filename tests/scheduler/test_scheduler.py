@@ -1,5 +1,7 @@
 """The scheduler over a real tree and pool, with a model that notices any wrong page."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from echo_model import VOCAB, EchoModel, make_pool, next_token
@@ -29,7 +31,13 @@ def request(rid: str, ids: list[int], max_tokens: int = 4, stop: tuple[int, ...]
     return AddRequest(rid, np.asarray(ids, dtype=np.int32).tobytes(), sampling)
 
 
-def alone(ids: list[int], max_tokens: int, max_len: int, stop: tuple[int, ...] = ()) -> tuple[list[int], str]:
+def alone(
+    ids: list[int],
+    max_tokens: int,
+    max_len: int,
+    stop: tuple[int, ...] = (),
+    next_token: Callable[[list[int]], int] = next_token,
+) -> tuple[list[int], str]:
     """What the model says to a prompt, with no engine in between."""
     out: list[int] = []
     while True:
@@ -61,6 +69,8 @@ prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 class AnyLoad(RuleBasedStateMachine):
     """Random arrivals, aborts and failures; every finished request must have said what the model says alone."""
+
+    next_token = staticmethod(next_token)
 
     @initialize(
         page_size=st.sampled_from([1, 2, 4, 8]),
@@ -123,7 +133,8 @@ class AnyLoad(RuleBasedStateMachine):
             if output.finish_reason is None:
                 continue
             ids, max_tokens = self.live.pop(output.rid)
-            wanted, reason = alone(ids, max_tokens, self.scheduler.config.max_model_len, (STOP,))
+            longest = self.scheduler.config.max_model_len
+            wanted, reason = alone(ids, max_tokens, longest, (STOP,), self.next_token)
             assert self.said[output.rid] == wanted
             assert output.finish_reason == reason
             usage = output.usage

@@ -6,12 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import uvicorn
 
-from deeproot.engine.batch import ForwardBatch, Int32Array
+from deeproot.engine.batch import ForwardBatch, Sampled
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_setup import LoadedEngine, load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
@@ -47,14 +47,15 @@ class ScriptedForward:
         self._scripts[seed] = [*ids, end_id]
         return seed
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
-        tokens = self._forward.forward(batch).copy()
+    def forward(self, batch: ForwardBatch) -> Sampled:
+        sampled = self._forward.forward(batch)
+        tokens = sampled.token_ids.copy()
         seeds, positions = batch.sampling.seeds.tolist(), batch.sampling.positions.tolist()
         for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
             if seed in self._scripts:
                 start = self._starts.setdefault(seed, position)
                 tokens[i] = self._scripts[seed][position - start]
-        return tokens
+        return replace(sampled, token_ids=tokens)
 
 
 class SlowForward:
@@ -64,7 +65,7 @@ class SlowForward:
         self._forward = forward
         self._seconds = seconds
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def forward(self, batch: ForwardBatch) -> Sampled:
         time.sleep(self._seconds)
         return self._forward.forward(batch)
 
@@ -76,7 +77,7 @@ class BrokenForward:
         self._forward = forward
         self.broken = False
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def forward(self, batch: ForwardBatch) -> Sampled:
         if self.broken:
             raise RuntimeError("no memory left")
         return self._forward.forward(batch)
