@@ -3,6 +3,7 @@
 import torch
 
 from deeproot.engine.batch import LogitEdits, SamplingBatch, TokenMask
+from deeproot.engine.transfer import to_device
 
 _WORD_BITS = 32
 
@@ -25,11 +26,11 @@ def edited(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
 
 def _edit(logits: torch.Tensor, edits: LogitEdits) -> None:
     device = logits.device
-    at = (torch.from_numpy(edits.rows).to(device), torch.from_numpy(edits.token_ids).to(device))
-    repetition = torch.from_numpy(edits.repetition).to(device)
-    values = logits[at] + torch.from_numpy(edits.bias).to(device)
+    at = (to_device(edits.rows, device), to_device(edits.token_ids, device))
+    repetition = to_device(edits.repetition, device)
+    values = logits[at] + to_device(edits.bias, device)
     values = torch.where(values > 0, values / repetition, values * repetition)
-    logits[at] = values - torch.from_numpy(edits.penalty).to(device)
+    logits[at] = values - to_device(edits.penalty, device)
 
 
 def _mask(logits: torch.Tensor, mask: TokenMask) -> None:
@@ -40,8 +41,8 @@ def _mask(logits: torch.Tensor, mask: TokenMask) -> None:
             f"a mask of {len(mask.rows)} rows over {vocab_size} tokens has {num_words} words a row, "
             f"got an array of {mask.words.shape}"
         )
-    words = torch.from_numpy(mask.words).to(logits.device)
+    words = to_device(mask.words, logits.device)
     shifts = torch.arange(_WORD_BITS, dtype=torch.int32, device=logits.device)
     allowed = ((words.unsqueeze(-1) >> shifts) & 1).bool().flatten(1)[:, :vocab_size]
-    rows = torch.from_numpy(mask.rows).to(logits.device)
+    rows = to_device(mask.rows, logits.device)
     logits[rows] = logits[rows].masked_fill(~allowed, float("-inf"))

@@ -50,6 +50,8 @@ class SchedulerConfig:
     """Tokens that a step computes at most; longer prompts are computed in chunks."""
     max_model_len: int = 8192
     """Tokens of a request at most, prompt and output together."""
+    overlap: bool = False
+    """Make and launch the next step while one runs. Worth while where steps run beside the host, as on a GPU."""
     speculation: SpeculationConfig | None = None
     """None: no tokens are guessed ahead."""
 

@@ -9,15 +9,18 @@ from deeproot.engine.batch import Int32Array, Int64Array, LogitEdits
 from deeproot.scheduler.messages import SamplingParams
 
 
+def needs_last_token(sampling: SamplingParams) -> bool:
+    """Whether a token's logits are edited by what the tokens before it were."""
+    return bool(_counts_tokens(sampling) or (sampling.min_tokens and sampling.stop_token_ids))
+
+
 def has_edits(sampling: SamplingParams) -> bool:
     """Whether a request's logits are edited at all."""
-    return bool(
-        sampling.logit_bias
-        or sampling.repetition_penalty != 1
-        or sampling.frequency_penalty
-        or sampling.presence_penalty
-        or (sampling.min_tokens and sampling.stop_token_ids)
-    )
+    return bool(sampling.logit_bias) or needs_last_token(sampling)
+
+
+def _counts_tokens(sampling: SamplingParams) -> bool:
+    return bool(sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty)
 
 
 class RowEdits:
@@ -52,7 +55,7 @@ class RowEdits:
     def push(self, token_id: int) -> bool:
         """Count an output token; whether the request had not seen it before."""
         self._num_output += 1
-        if not self._counts_tokens:
+        if not _counts_tokens(self._sampling):
             return False
         entry = self._entry(token_id)
         is_new = not self._seen[entry]
@@ -70,14 +73,9 @@ class RowEdits:
             self._take_back(token_id, was_new)
         return snapshots
 
-    @property
-    def _counts_tokens(self) -> bool:
-        s = self._sampling
-        return bool(s.repetition_penalty != 1 or s.frequency_penalty or s.presence_penalty)
-
     def _take_back(self, token_id: int, was_new: bool) -> None:
         self._num_output -= 1
-        if not self._counts_tokens:
+        if not _counts_tokens(self._sampling):
             return
         entry = self._entry(token_id)
         self._counts[entry] -= 1

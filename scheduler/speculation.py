@@ -39,6 +39,8 @@ class Speculation:
         self._score[row] = _FIRST_SCORE
         self._pause[row] = _FIRST_PAUSE
         self._paused_until[row] = 0
+        # Guesses go by the last token, so it must be known.
+        self._table.step_by_step[row] |= self._table.speculates[row]
 
     def draft(self, rows: Int64Array, spare: int) -> Int64Array | None:
         """Write drafts behind the tokens of `rows`, `spare` in all at most; how many for each, or None for none.

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeproot.engine.batch import (
+    FedTokens,
     ForwardBatch,
     Int32Array,
     Int64Array,
@@ -14,9 +15,10 @@ from deeproot.engine.batch import (
     SamplingBatch,
 )
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.flight import Step
 from deeproot.scheduler.logit_rows import count_up, edits_of, prompt_rows
 from deeproot.scheduler.request import Request
-from deeproot.scheduler.row_edits import RowEdits, has_edits
+from deeproot.scheduler.row_edits import RowEdits, has_edits, needs_last_token
 
 _NO_TOKEN = -1
 
@@ -41,7 +43,8 @@ class RunningTable:
     """One row a running request; `rows` lists those in use, longest running first.
 
     Arrays are indexed by row. `page_table[row, :num_pages[row]]` are the request's pages in order, those that it
-    borrows from the tree first.
+    borrows from the tree first. `num_tokens` and `num_computed` count what has come back from the model,
+    `num_expected` and `num_scheduled` also what steps in flight will bring; with none in flight they are equal.
     """
 
     def __init__(self, config: SchedulerConfig, page_size: int) -> None:
@@ -53,6 +56,11 @@ class RunningTable:
         self.page_table: Int32Array = np.zeros((n, -(-width // page_size)), dtype=np.int32)
         self.num_tokens: Int64Array = np.zeros(n, dtype=np.int64)
         self.num_computed: Int64Array = np.zeros(n, dtype=np.int64)
+        self.num_expected: Int64Array = np.zeros(n, dtype=np.int64)
+        self.num_scheduled: Int64Array = np.zeros(n, dtype=np.int64)
+        self.sampled_at: Int64Array = np.zeros(n, dtype=np.int64)
+        """Where a row's expected token stands among the tokens of the step that samples it."""
+        self.step_by_step: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
         self.num_pages: Int64Array = np.zeros(n, dtype=np.int64)
         self.limit: Int64Array = np.zeros(n, dtype=np.int64)
         self.stop_ids: Int32Array = np.full((n, 4), _NO_TOKEN, dtype=np.int32)
@@ -85,8 +93,9 @@ class RunningTable:
         request.row = row
         self.tokens[row, : len(ids)] = ids
         self.page_table[row, : len(pages)] = pages
-        self.num_tokens[row] = len(ids)
-        self.num_computed[row] = num_computed
+        self.num_tokens[row] = self.num_expected[row] = len(ids)
+        self.num_computed[row] = self.num_scheduled[row] = num_computed
+        self.step_by_step[row] = request.step_by_step or needs_last_token(sampling)
         self.num_pages[row] = len(pages)
         self.limit[row] = limit
         self.temperature[row] = sampling.temperature
@@ -103,9 +112,13 @@ class RunningTable:
         self._set_stop_ids(row, sampling.stop_token_ids)
         self.rows = np.append(self.rows, row)
 
+    def retire(self, request: Request) -> None:
+        """Run a request no longer; its row stays its own until it is removed."""
+        self.rows = self.rows[self.rows != request.row]
+
     def remove(self, request: Request) -> None:
+        """Free the row of a retired request."""
         row = request.row
-        self.rows = self.rows[self.rows != row]
         self.requests[row] = None
         self.num_logprobs[row] = -1
         self.edits.pop(row, None)
@@ -125,9 +138,12 @@ class RunningTable:
     def pages_of(self, request: Request) -> Int32Array:
         return self.page_table[request.row, : self.num_pages[request.row]]
 
-    def computed_ids(self, request: Request) -> bytes:
-        """The tokens whose K and V exist, as int32 bytes."""
-        return self.tokens[request.row, : self.num_computed[request.row]].tobytes()
+    def rows_to_go_on(self) -> Int64Array:
+        """The rows that may compute more although their last token is still expected: not those that end with it."""
+        rows = self.rows
+        expects = self.num_expected[rows] > self.num_tokens[rows]
+        ends = self.num_expected[rows] >= self.limit[rows]
+        return rows[~(expects & (ends | self.step_by_step[rows]))]
 
     def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
         """Pages that each row lacks to hold `num_tokens` tokens, 0 or more."""
@@ -152,7 +168,7 @@ class RunningTable:
         The last `num_drafted[i]` of them are drafts, which lie behind the row's tokens: logits are wanted at each of
         these and before the first.
         """
-        before = self.num_computed[rows]
+        before = self.num_scheduled[rows]
         after = before + extend
         cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(extend, out=cu_seqlens[1:])
@@ -163,21 +179,28 @@ class RunningTable:
             positions = np.repeat(before - cu_seqlens[:-1], extend) + np.arange(len(row_of_token))
         page = positions // self.page_size
         slots = (self.page_table[row_of_token, page] - page) * self.page_size + positions
-        samples = after >= self.num_tokens[rows]
-        logits_indices = cu_seqlens[1:].astype(np.int64) - 1
+        samples = after >= self.num_expected[rows]
+        last_tokens = cu_seqlens[1:].astype(np.int64) - 1
+        input_ids = self.tokens[row_of_token, positions]
+        expected = before >= self.num_tokens[rows]
+        fed = None
+        if expected.any():
+            fed = FedTokens(last_tokens[expected], self.sampled_at[rows[expected]])
+            input_ids[fed.tokens] = 0
         sampling_rows = rows
         if not samples.all():
-            sampling_rows, logits_indices = rows[samples], logits_indices[samples]
+            sampling_rows, last_tokens = rows[samples], last_tokens[samples]
         if num_drafted is None:
-            sampling = self._sampling_batch(sampling_rows, self.num_tokens[sampling_rows])
+            logits_indices = last_tokens
+            sampling = self._sampling_batch(sampling_rows, self.num_expected[sampling_rows])
         else:
             behind = num_drafted[samples]
             ahead = count_up(behind + 1)
-            logits_indices = np.repeat(logits_indices - behind, behind + 1) + ahead
+            logits_indices = np.repeat(last_tokens - behind, behind + 1) + ahead
             row_of_logits = np.repeat(sampling_rows, behind + 1)
-            sampling = self._sampling_batch(row_of_logits, self.num_tokens[row_of_logits] + ahead)
+            sampling = self._sampling_batch(row_of_logits, self.num_expected[row_of_logits] + ahead)
         batch = ForwardBatch(
-            input_ids=self.tokens[row_of_token, positions],
+            input_ids=input_ids,
             positions=positions,
             slot_mapping=slots,
             page_table=self.page_table[rows, : int(page.max()) + 1],
@@ -186,8 +209,18 @@ class RunningTable:
             logits_indices=logits_indices,
             sampling=sampling,
             prompt_logprobs=self._prompt_rows(row_of_token, positions) if self.scored else None,
+            fed=fed,
         )
         return batch, sampling_rows
+
+    def expect(self, step: Step) -> None:
+        """Book a step that is about to be launched: of drafts, nothing is expected."""
+        self.num_scheduled[step.rows] += step.certain
+        self.num_expected[step.sampling_rows] += 1
+        if step.num_drafted is None:
+            self.sampled_at[step.sampling_rows] = np.arange(len(step.sampling_rows))
+        else:
+            self.sampled_at[step.sampling_rows] = step.num_logits.cumsum() - 1
 
     def append_tokens(self, rows: Int64Array, token_ids: Int32Array) -> Appended:
         """Append a sampled token to each row."""
@@ -226,7 +259,9 @@ class RunningTable:
         row_of_kept = rows[at[kept]]
         self.tokens[row_of_kept, first[at[kept]] + ahead[kept]] = token_ids[kept]
         self.num_tokens[rows] = first + num_new
-        self.num_computed[rows] = first + num_new - 1
+        # The draft's tokens that were sampled; the one after them is booked as any other.
+        for counter in (self.num_computed, self.num_scheduled, self.num_expected):
+            counter[rows] += num_new - 1
         if self.edits:
             self._push_edits(row_of_kept.tolist(), token_ids[kept].tolist())
         full = self.num_tokens[rows] >= self.limit[rows]

@@ -103,7 +103,9 @@ def test_logprobs_are_those_of_the_raw_logits(seed: int, spread: float, wanted: 
     asked = [i for i, n in enumerate(wanted) if n >= 0]
     if not asked:
         return
-    found = sampled_logprobs(torch.from_numpy(logits), torch.from_numpy(tokens), np.array(wanted, np.int32))
+    found = sampled_logprobs(
+        torch.from_numpy(logits), torch.from_numpy(tokens), np.array(wanted, np.int32)
+    ).result()
     assert found.token_ids.tolist() == tokens[asked].tolist()
     np.testing.assert_allclose(found.chosen, exact[asked, tokens[asked]], rtol=1e-5, atol=1e-4)
     most = max(wanted)
@@ -115,6 +117,6 @@ def test_logprobs_are_those_of_the_raw_logits(seed: int, spread: float, wanted: 
 
 
 def test_more_alternatives_than_tokens() -> None:
-    found = logprobs_of(torch.zeros(1, 3), torch.tensor([2]), 20)
-    assert sorted(found.top_ids[0].tolist()) == [0, 1, 2]
-    np.testing.assert_allclose(np.exp(found.top.astype(np.float64)).sum(), 1, rtol=1e-6)
+    _, _, ids, top = logprobs_of(torch.zeros(1, 3), torch.tensor([2]), 20)
+    assert sorted(ids[0].tolist()) == [0, 1, 2]
+    np.testing.assert_allclose(np.exp(top[0].double()).sum(), 1, rtol=1e-6)

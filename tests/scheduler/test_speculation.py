@@ -22,9 +22,10 @@ def make_scheduler(
     seqs: int = 8,
     budget: int = 64,
     max_len: int = 200,
+    overlap: bool = False,
 ) -> Scheduler:
     pool = make_pool(page_size, num_pages)
-    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size), speculation)
+    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size), overlap, speculation)
     return Scheduler(config, RadixCache(page_size), pool, EchoModel(pool, repeating_token))
 
 
@@ -40,13 +41,23 @@ class AnyLoadGuessing(AnyLoad):
         budget=st.integers(6, 40),
         drafts=st.integers(1, 9),
         lengths=st.sampled_from([(1, 1), (1, 3), (2, 2)]),
+        overlap=st.booleans(),
     )
     def start(
-        self, page_size: int, pool_tokens: int, seqs: int, budget: int, drafts: int, lengths: tuple[int, int]
+        self,
+        page_size: int,
+        pool_tokens: int,
+        seqs: int,
+        budget: int,
+        drafts: int,
+        lengths: tuple[int, int],
+        overlap: bool,
     ) -> None:
-        super().start(page_size, pool_tokens, seqs, budget)
+        super().start(page_size, pool_tokens, seqs, budget, overlap)
         guessing = SpeculationConfig(drafts, prompt_lookup_min=lengths[0], prompt_lookup_max=lengths[1])
-        self.scheduler = make_scheduler(guessing, page_size, pool_tokens // page_size, seqs, budget, 48)
+        self.scheduler = make_scheduler(
+            guessing, page_size, pool_tokens // page_size, seqs, budget, 48, overlap=overlap
+        )
 
 
 TestAnyLoadGuessing = AnyLoadGuessing.TestCase
@@ -97,9 +108,7 @@ def test_no_guesses_beyond_batch_size_budget_or_request() -> None:
         (SpeculationConfig(4, 1, 1), False),
     ):
         scheduler = make_scheduler(config)
-        message = request("one", [1, 2, 1, 2], 40)
-        params = message.sampling.__class__(max_tokens=40, temperature=0.0, seed=0, speculate=speculate)
-        scheduler.add(message.__class__("one", message.token_ids, params))
+        scheduler.add(request("one", [1, 2, 1, 2], 40, speculate=speculate))
         run(scheduler)
         assert scheduler.counters.drafted == 0
 

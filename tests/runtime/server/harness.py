@@ -21,8 +21,18 @@ from deeproot.runtime.server.serve import bind
 from deeproot.runtime.server.startup import open_for_requests
 from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.speech import Texts
+from deeproot.scheduler.flight import Forward, Pending
 from deeproot.scheduler.invariants import check_idle
-from deeproot.scheduler.scheduler import Forward
+
+
+@dataclass(frozen=True)
+class Known:
+    """The result of a step that has been taken already."""
+
+    sampled: Sampled
+
+    def result(self) -> Sampled:
+        return self.sampled
 
 
 class ScriptedForward:
@@ -47,15 +57,15 @@ class ScriptedForward:
         self._scripts[seed] = [*ids, end_id]
         return seed
 
-    def forward(self, batch: ForwardBatch) -> Sampled:
-        sampled = self._forward.forward(batch)
+    def launch(self, batch: ForwardBatch) -> Pending:
+        sampled = self._forward.launch(batch).result()
         tokens = sampled.token_ids.copy()
         seeds, positions = batch.sampling.seeds.tolist(), batch.sampling.positions.tolist()
         for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
             if seed in self._scripts:
                 start = self._starts.setdefault(seed, position)
                 tokens[i] = self._scripts[seed][position - start]
-        return replace(sampled, token_ids=tokens)
+        return Known(replace(sampled, token_ids=tokens))
 
 
 class SlowForward:
@@ -65,9 +75,9 @@ class SlowForward:
         self._forward = forward
         self._seconds = seconds
 
-    def forward(self, batch: ForwardBatch) -> Sampled:
+    def launch(self, batch: ForwardBatch) -> Pending:
         time.sleep(self._seconds)
-        return self._forward.forward(batch)
+        return self._forward.launch(batch)
 
 
 class BrokenForward:
@@ -77,10 +87,10 @@ class BrokenForward:
         self._forward = forward
         self.broken = False
 
-    def forward(self, batch: ForwardBatch) -> Sampled:
+    def launch(self, batch: ForwardBatch) -> Pending:
         if self.broken:
             raise RuntimeError("no memory left")
-        return self._forward.forward(batch)
+        return self._forward.launch(batch)
 
 
 @dataclass
