@@ -122,7 +122,7 @@ def test_a_single_huge_output(
     context = working_set.assemble(log)
     assert context.token_ids.size < 9_600
     assert "the archive has all" in shown(working_set, log) or not newest
-    assert log.text(log.event(6)) == huge
+    assert log.text(log.event(7)) == huge
 
 
 def test_a_huge_file_version(make_compactor: MakeCompactor, make_set: MakeSet, log: EventLog) -> None:
