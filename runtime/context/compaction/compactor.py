@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 from deeproot.runtime.context.budget import Budget, BudgetError
+from deeproot.runtime.context.chat_model import ChatModel
 from deeproot.runtime.context.compaction.audit import faults
 from deeproot.runtime.context.compaction.breaker import Breaker, Verdict
-from deeproot.runtime.context.compaction.chat_model import ChatModel
 from deeproot.runtime.context.compaction.draft import Draft
 from deeproot.runtime.context.compaction.escrow import Escrow
 from deeproot.runtime.context.compaction.layers import Layer, default_layers

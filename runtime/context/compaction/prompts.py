@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from deeproot.runtime.context.compaction.chat_model import Message
+from deeproot.runtime.context.chat_model import Message
 from deeproot.runtime.context.compaction.evidence import SECTIONS, Count, Evidence
 from deeproot.runtime.context.compaction.strategy import Span
 from deeproot.runtime.context.compaction.turns import Turn

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from deeproot.runtime.context.compaction.chat_model import ModelError
+from deeproot.runtime.context.chat_model import ModelError
+from deeproot.runtime.context.checkpoint.files import Files
+from deeproot.runtime.context.compaction.checkpointing import StructuredCheckpoint
 from deeproot.runtime.context.compaction.evidence import (
     Evidence,
     EvidenceError,
@@ -10,11 +12,11 @@ from deeproot.runtime.context.compaction.evidence import (
     completed,
     parse_evidence,
     render_evidence,
+    schema,
 )
 from deeproot.runtime.context.compaction.extractor import extract_evidence, grounds_of
 from deeproot.runtime.context.compaction.prompts import retry_messages, summary_messages
 from deeproot.runtime.context.compaction.strategy import (
-    CheckpointMaker,
     Proposal,
     Span,
     Strategy,
@@ -72,7 +74,9 @@ class Summary:
         notes: list[str] = []
         for _ in range(_ATTEMPTS):
             try:
-                answer = await tools.model.complete(messages, max_tokens=max(64, 2 * span.max_tokens))
+                answer = await tools.model.complete(
+                    messages, max_tokens=max(64, 2 * span.max_tokens), json_schema=schema()
+                )
             except ModelError as error:
                 return None, (*notes, f"no model, the extractor's instead: {error}")
             try:
@@ -86,24 +90,6 @@ class Summary:
         return None, (*notes, "the extractor's instead")
 
 
-@dataclass(frozen=True, slots=True)
-class StructuredCheckpoint:
-    """Everything before the newest turns becomes one checkpoint. `make`: builds and audits it."""
-
-    make: CheckpointMaker
-
-    @property
-    def name(self) -> str:
-        return "checkpoint"
-
-    @property
-    def unit(self) -> Unit:
-        return Unit.ALL
-
-    async def propose(self, span: Span, tools: Tools) -> Proposal:
-        return await self.make(span, tools)
-
-
 PER_RESULT = Summary("per_result", Unit.RESULT)
 JOINT = Summary("joint", Unit.RUN)
 QUERY_AWARE = Summary("query_aware", Unit.RUN, query=True)
@@ -113,9 +99,8 @@ LAST_RESORT = Summary("last resort", Unit.ALL, query=True)
 WINDOWED = Summary("windowed", Unit.RESULT, query=True, keep_results=6)
 
 
-def strategies(make_checkpoint: CheckpointMaker) -> dict[str, Strategy]:
-    """All seven by name."""
-    checkpoint = StructuredCheckpoint(make_checkpoint)
+def strategies(files: Files | None = None) -> dict[str, Strategy]:
+    """All seven by name. `files`: the workspace, for the checkpoint's gates (None: the file versions in the log)."""
     every: tuple[Strategy, ...] = (
         NoSummary(),
         PER_RESULT,
@@ -123,6 +108,6 @@ def strategies(make_checkpoint: CheckpointMaker) -> dict[str, Strategy]:
         QUERY_AWARE,
         CITED,
         WINDOWED,
-        checkpoint,
+        StructuredCheckpoint(files),
     )
     return {one.name: one for one in every}

@@ -1,11 +1,10 @@
 """What a strategy of compaction is: it says with which words a run of turns, or one result, is to be replaced."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from deeproot.runtime.context.compaction.chat_model import ChatModel
+from deeproot.runtime.context.chat_model import ChatModel
 from deeproot.runtime.context.compaction.evidence import Count
 from deeproot.runtime.context.compaction.turns import Turn
 from deeproot.runtime.context.event_log import EventLog
@@ -28,7 +27,7 @@ class Span:
     """What is to be replaced. `turns`: as the raw log has them, never as an earlier summary says.
 
     `earlier`: texts of records that stand for parts of it now. `query`: task and newest request. `max_tokens`: what the
-    replacement should not exceed, open diagnostics apart: those the host adds itself. `upto`: the newest event.
+    replacement should not exceed, open diagnostics apart: those the host adds itself. `upto`: the last event covered.
     """
 
     turns: tuple[Turn, ...]
@@ -71,7 +70,3 @@ class Strategy(Protocol):
     async def propose(self, span: Span, tools: Tools) -> Proposal:
         """Words for the place of `span`. Never raises for what a model did: it has an answer without one."""
         ...
-
-
-CheckpointMaker = Callable[[Span, Tools], Awaitable[Proposal]]
-"""Makes the text of an audited checkpoint of everything up to `span.upto`."""

@@ -111,7 +111,7 @@ class Summariser:
         records = self._draft.applied.records
         earlier = [records[item.key].text for group in groups for item in group.items if item.key in records]
         covered = sorted(set(covers))
-        return Span(self._draft.turns(covered), self._query(), room, self._draft.now, tuple(earlier))
+        return Span(self._draft.turns(covered), self._query(), room, covered[-1], tuple(earlier))
 
     async def _propose(self, strategy: Strategy, span: Span, tools: Tools) -> Proposal:
         proposal = await strategy.propose(span, tools)

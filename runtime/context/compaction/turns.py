@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deeproot.runtime.context.calls import arguments_of, calls_of
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import Event, EventKind, payload_text
 
@@ -54,7 +55,7 @@ class TurnReader:
         answered: set[int] = set()
         for event in events:
             if event.kind is EventKind.ASSISTANT:
-                calls = [self._call(event, call, results) for call in calls_of(event)]
+                calls = [self._call(event, i, call, results) for i, call in calls_of(event).items()]
                 answered |= {call.seq for call in calls}
                 made.append(Turn(event.seq, payload_text(self._log.payload(event)), tuple(calls)))
         for event in events:
@@ -70,54 +71,29 @@ class TurnReader:
             [event for event in self._log.read(seqs[0], seqs[-1] + 1) if event.seq in wanted] if seqs else []
         )
 
-    def _call(self, said: Event, call: "WrittenCall", results: Mapping[str, Event]) -> Call:
-        found = results.get(call.call_id)
+    def _call(self, said: Event, call_id: str, call: Mapping[str, Any], results: Mapping[str, Event]) -> Call:
+        found = results.get(call_id)
+        name, (command, shell) = str(call.get("name", "")), command_of(call)
         if found is None:
-            return Call(said.seq, call.name, call.command, call.shell, None, None)
-        return Call(found.seq, call.name, call.command, call.shell, self._text(found), found.exit_code)
+            return Call(said.seq, name, command, shell, None, None)
+        return Call(found.seq, name, command, shell, self._text(found), found.exit_code)
 
     def _text(self, event: Event) -> str:
         text = self._result_text(event.seq)
         return payload_text(self._log.payload(event)) if text is None else text
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenCall:
-    """A call as the assistant's message has it."""
-
-    call_id: str
-    name: str
-    command: str
-    shell: bool
-
-
-def calls_of(event: Event) -> list[WrittenCall]:
-    """The calls of an assistant's event, in OpenAI's form or SWE-agent's."""
-    made = []
-    for call in event.data.get("message", {}).get("tool_calls") or []:
-        if isinstance(call, Mapping) and isinstance(call.get("id"), str):
-            function = call.get("function") or {}
-            made.append(_written(call["id"], str(function.get("name", "")), function.get("arguments", "")))
-    if not made and event.call_id is not None:
-        action = event.data.get("step", {}).get("action", "")
-        made.append(WrittenCall(event.call_id, "shell", str(action).strip(), True))
-    return made
-
-
-def _written(call_id: str, name: str, arguments: Any) -> WrittenCall:
-    given = arguments
-    if isinstance(arguments, str):
-        try:
-            given = json.loads(arguments)
-        except (ValueError, RecursionError):
-            given = None
+def command_of(call: Mapping[str, Any]) -> tuple[str, bool]:
+    """What a call runs, and whether that is a line for a shell: its command, else its arguments as they were written."""
+    arguments = call.get("arguments", "")
+    if call.get("name") == "shell" and isinstance(arguments, str) and not arguments.lstrip().startswith("{"):
+        return arguments.strip(), True
+    given = arguments_of(call)
     if isinstance(given, Mapping):
         for key in ("command", "cmd", "script"):
             if isinstance(given.get(key), str):
-                return WrittenCall(call_id, name, given[key].strip(), True)
-    return WrittenCall(
-        call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments), False
-    )
+                return given[key].strip(), True
+    return arguments if isinstance(arguments, str) else json.dumps(arguments), False
 
 
 def all_calls(turns: Iterable[Turn]) -> list[Call]:

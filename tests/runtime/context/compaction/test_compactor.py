@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from deeproot.runtime.context import record
 from deeproot.runtime.context.budget import Budget, BudgetError
 from deeproot.runtime.context.compaction.breaker import rearm
+from deeproot.runtime.context.compaction.checkpointing import StructuredCheckpoint
 from deeproot.runtime.context.compaction.compactor import Status
 from deeproot.runtime.context.compaction.layers import ClearResults, default_layers
 from deeproot.runtime.context.compaction.strategies import (
@@ -32,7 +33,7 @@ from deeproot.runtime.context.working_set import Context
 from .conftest import BUDGET, MakeCompactor, MakeSet, room, shown
 from .runs import CONSTRAINTS, chatter, shell, start
 
-OFFLINE = [PER_RESULT, JOINT, QUERY_AWARE, CITED, WINDOWED]
+OFFLINE = [PER_RESULT, JOINT, QUERY_AWARE, CITED, WINDOWED, StructuredCheckpoint()]
 
 
 def whole_exchanges(context: Context) -> bool:
@@ -112,7 +113,7 @@ def test_layers_come_in_the_order_of_their_cost(make_compactor: MakeCompactor, l
     for i in range(20, 50):
         shell(log, i, f"ls {i}", "ok " * 30)
     second = room(compactor, log)
-    assert second.layers == ("joint: episodes",)
+    assert second.layers == ("result budget", "cleared results", "joint: episodes")
 
 
 def test_cleared_results_spare_the_cached_prefix(

@@ -3,6 +3,7 @@
 import pytest
 
 from deeproot.runtime.context import record
+from deeproot.runtime.context.compaction.checkpointing import StructuredCheckpoint
 from deeproot.runtime.context.compaction.compactor import Status
 from deeproot.runtime.context.compaction.layers import ClearResults, default_layers
 from deeproot.runtime.context.compaction.strategies import CITED, JOINT, PER_RESULT, QUERY_AWARE, WINDOWED
@@ -13,7 +14,7 @@ from deeproot.runtime.context.three_zones import ThreeZones
 from .conftest import MakeCompactor, MakeSet, room, shown
 from .runs import CONSTRAINTS, chatter, shell, start
 
-OFFLINE = [PER_RESULT, JOINT, QUERY_AWARE, CITED, WINDOWED]
+OFFLINE = [PER_RESULT, JOINT, QUERY_AWARE, CITED, WINDOWED, StructuredCheckpoint()]
 every_strategy = pytest.mark.parametrize("strategy", OFFLINE, ids=lambda s: s.name)
 
 
