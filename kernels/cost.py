@@ -90,10 +90,22 @@ def cascade(
     prefix: int, suffixes: list[int], heads: int, kv_heads: int, head_dim: int, *, kv_itemsize: int = 2
 ) -> Cost:
     """Decode of sequences that share `prefix` tokens: the prefix is read once for all."""
-    apart = paged_decode(
-        [prefix + suffix for suffix in suffixes], heads, kv_heads, head_dim, kv_itemsize=kv_itemsize
-    )
-    again = 2 * prefix * (len(suffixes) - 1) * kv_heads * head_dim * kv_itemsize
+    sequences = [(1, prefix + suffix - 1) for suffix in suffixes]
+    return cascade_prefill(prefix, sequences, heads, kv_heads, head_dim, kv_itemsize=kv_itemsize)
+
+
+def cascade_prefill(
+    prefix: int,
+    sequences: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    kv_itemsize: int = 2,
+) -> Cost:
+    """As `paged_prefill`, of sequences whose first `prefix` cached tokens are the same and read once for all."""
+    apart = paged_prefill(sequences, heads, kv_heads, head_dim, kv_itemsize=kv_itemsize)
+    again = 2 * prefix * (len(sequences) - 1) * kv_heads * head_dim * kv_itemsize
     return Cost(apart.bytes - again, apart.flops, apart.fp8_flops, apart.exps)
 
 
@@ -160,7 +172,7 @@ def latent_kv_bytes_per_token(layers: int, latent_dim: int, rope_dim: int, *, it
 
 @dataclass(frozen=True, slots=True)
 class PrefillEstimate:
-    """FLOP of a dense decoder's whole prefill, by the rule of thumb of 12 * d_model^2 weights a layer."""
+    """FLOP of a dense decoder's whole prefill."""
 
     linear: int
     attention: int
@@ -178,9 +190,15 @@ class PrefillEstimate:
         return self.flops / (peak_flops * utilisation)
 
 
-def prefill_estimate(tokens: int, layers: int, d_model: int) -> PrefillEstimate:
-    """24 * d_model^2 a token and layer for the weights, 4 * tokens * d_model for attention without a causal saving."""
-    return PrefillEstimate(24 * layers * tokens * d_model**2, 4 * layers * tokens**2 * d_model)
+def prefill_estimate(
+    tokens: int, layers: int, d_model: int, parameters: int | None = None
+) -> PrefillEstimate:
+    """Two FLOP a token and weight, 4 * tokens * d_model a token and layer for attention without a causal saving.
+
+    `parameters`: how many weights (None: 12 * d_model^2 a layer, the rule of thumb).
+    """
+    weights = 12 * layers * d_model**2 if parameters is None else parameters
+    return PrefillEstimate(2 * weights * tokens, 4 * layers * tokens**2 * d_model)
 
 
 def attention_crossover(d_model: int) -> int:

@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 from deeproot import __version__
 from deeproot.runtime.config_file import expand_config
+from deeproot.runtime.explain.flags import add_explain
 from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.measure_flags import add_measure
 from deeproot.runtime.model_search import found_models
 from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, EngineOptions, ServerOptions, SetupError
 
@@ -58,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
-    _add_explain(commands)
+    add_explain(commands)
+    add_measure(commands)
     _add_models(commands)
     _add_completion(commands)
     return parser
@@ -86,13 +89,19 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         load_format=args.load_format,
         dtype=args.dtype,
         device=args.device,
+        attention_backend=args.attention_backend,
+        kv_cache_dtype=args.kv_cache_dtype,
         page_size=args.page_size,
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        overlap=args.overlap,
+        enforce_eager=args.enforce_eager,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,
+        tool_call_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
         keep_thinking=args.keep_thinking,
         continuation_memory_bytes=args.continuation_memory_bytes,
         seed=args.seed,
@@ -248,32 +257,6 @@ def _add_lint(commands: Any) -> None:
         help="of a million cached ones (default: %(default)s)",
     )
     command.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _add_explain(commands: Any) -> None:
-    command = commands.add_parser(
-        "explain",
-        help="say why a request's prompt was or was not cached",
-        description="Ask a running server why the prompt of a request was or was not cached; without an id, list the "
-        "latest requests.",
-        allow_abbrev=False,
-    )
-    command.set_defaults(module="deeproot.runtime.explain.command")
-    command.add_argument("rid", nargs="?", metavar="RID", help="the id of an answer, such as chatcmpl-…")
-    command.add_argument(
-        "--url", default="http://127.0.0.1:8000", help="server to ask (default: %(default)s)"
-    )
-    command.add_argument(
-        "--api-key", default="", metavar="KEY", help="the key that the requests were sent with"
-    )
-    command.add_argument(
-        "--limit",
-        type=whole(1, 1000),
-        default=20,
-        metavar="N",
-        help="how many to list (default: %(default)s)",
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_models(commands: Any) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deeproot.runtime.chat.reply_match import same_reply
 from deeproot.runtime.context.linter import PATTERNS
 from deeproot.runtime.explain.prompt_map import Origin
 from deeproot.runtime.explain.report import Cause
@@ -129,8 +128,6 @@ def _text_cause(old: Side, new: Side) -> Cause | None:
         open_end = old.cut or new.cut
         if _agree(_squeezed(one), _squeezed(other), open_end):
             return Cause.CHANGED_WHITESPACE
-        if same_reply(one, other):
-            return Cause.RESERIALISED_JSON
         volatile = _volatile_cause(one, other, open_end)
         if volatile is not None:
             return volatile

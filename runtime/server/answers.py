@@ -11,14 +11,19 @@ from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
 from deeproot.runtime.server.explaining import with_explanations
 from deeproot.runtime.server.job import Job, Piece
-from deeproot.runtime.server.responses import PromptTokensDetails, UsageInfo
+from deeproot.runtime.server.responses import CompletionTokensDetails, PromptTokensDetails, UsageInfo
 from deeproot.runtime.server.service_routes import json_response
-from deeproot.runtime.server.sse import DONE, event, raw_event
+from deeproot.runtime.server.sse import Framing
 from deeproot.runtime.server.state import ServerState
 
 
 class Shape(Protocol):
     """Turns pieces into the bodies of one surface."""
+
+    @property
+    def framing(self) -> Framing:
+        """How chunks are written into a stream."""
+        ...
 
     def whole(self, pieces: Sequence[Piece], usage: UsageInfo) -> object:
         """The body of an answer that is not streamed, from all its pieces in order."""
@@ -28,18 +33,16 @@ class Shape(Protocol):
         """The chunks of a stream that a piece makes."""
         ...
 
-    def usage_chunk(self, usage: UsageInfo | None) -> object:
-        """The chunk at the end of a stream that gives the usage, or nothing but what else is to be said."""
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        """The chunks that end a stream. `at_least_one`: there is something else to be said, in the last of them."""
         ...
 
 
-async def answer(
-    request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool, include_usage: bool
-) -> Response:
+async def answer(request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool) -> Response:
     """Run `job` and answer with what comes of it. A client that leaves ends it; ClientGone if before the answer."""
     if not stream:
         return json_response(await until_disconnect(request, _whole(state, job, shape)))
-    events = _events(state, job, shape, include_usage)
+    events = _events(state, job, shape)
     # Waiting for the first news before answering at all: what fails until then gets a proper status.
     first = await until_disconnect(request, anext(events))
     return EventStream(first, events)
@@ -54,10 +57,9 @@ async def _whole(state: ServerState, job: Job, shape: Shape) -> object:
     return _explained(job, shape.whole(pieces, usage_of(pieces)))
 
 
-async def _events(
-    state: ServerState, job: Job, shape: Shape, include_usage: bool
-) -> AsyncGenerator[bytes, None]:
+async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[bytes, None]:
     serving = state.ready()
+    framing = shape.framing
     ends: list[Piece] = []
     begun = False
     try:
@@ -67,15 +69,17 @@ async def _events(
                 chunks = [chunk for piece in batch for chunk in shape.chunks(piece)]
                 if chunks:
                     begun = True
-                    yield b"".join(map(event, chunks))
-        if include_usage or _carries(job):
-            last = shape.usage_chunk(usage_of(ends) if include_usage else None)
-            yield event(_explained(job, last))
+                    yield b"".join(map(framing.event, chunks))
+        chunks = shape.last_chunks(usage_of(ends), at_least_one=_carries(job))
+        if chunks:
+            chunks[-1] = _explained(job, chunks[-1])
+            yield b"".join(map(framing.event, chunks))
     except Exception as error:
         if not begun:
             raise
-        yield raw_event(as_api_error(error).body)
-    yield DONE
+        yield framing.failure(as_api_error(error))
+    if framing.end:
+        yield framing.end
 
 
 def _carries(job: Job) -> bool:
@@ -95,4 +99,7 @@ def usage_of(pieces: Sequence[Piece]) -> UsageInfo:
     prompt = sum(end.usage.prompt for end in ends)
     output = sum(end.usage.output for end in ends)
     cached = sum(end.usage.cached for end in ends)
-    return UsageInfo(prompt, output, prompt + output, PromptTokensDetails(cached))
+    reasoning = sum(end.reasoning_tokens for end in ends)
+    return UsageInfo(
+        prompt, output, prompt + output, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
+    )

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.hermes_parser import HermesParser
 from deeproot.runtime.explain.history import Chat
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.answers import answer
@@ -46,21 +45,31 @@ def make_router(max_body_bytes: int) -> APIRouter:
         completion_id = new_id("chatcmpl")
         # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
         asker = asker_of(request, body)
-        job = await asyncio.to_thread(_prepare, serving, body, asker, completion_id, started)
+        job = await asyncio.to_thread(prepare_chat, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = ChatShape(completion_id, name, include_usage)
-        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
 
 
-def _prepare(
-    serving: Serving, body: ChatCompletionRequest, asker: Asker, completion_id: str, started: float
+def prepare_chat(
+    serving: Serving,
+    body: ChatCompletionRequest,
+    asker: Asker,
+    completion_id: str,
+    started: float,
+    *,
+    endpoint: str = "chat",
 ) -> Job:
+    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics.
+
+    Raises ApiError and OptionError. Slow on long conversations.
+    """
     speech = serving.speech
-    use_tools = _wants_calls(body)
-    chat = _conversation(body)
-    continuation, prompt = _prompt(serving, body, chat)
+    chat = conversation_of(body)
+    tools = chat.tools if _wants_calls(body) else []
+    continuation, rendered, prompt = prompt_of(serving, body, chat)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -77,12 +86,14 @@ def _prepare(
     text = OutputText(
         speech.assets.tokenizer,
         options.stop,
-        parser=HermesParser() if use_tools else None,
+        parser=speech.reply_format.parser(
+            rendered, tools, separate_reasoning=body.separate_reasoning is not False
+        ),
         single_call=body.parallel_tool_calls is False,
     )
     explaining, told = explained(serving, asker, [request], chat)
     return Job(
-        "chat",
+        endpoint,
         told,
         (text,),
         started,
@@ -104,7 +115,8 @@ def _wants_calls(body: ChatCompletionRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
-def _conversation(body: ChatCompletionRequest) -> Chat:
+def conversation_of(body: ChatCompletionRequest) -> Chat:
+    """What the template gets of a chat completion. Raises ApiError."""
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:
@@ -114,7 +126,10 @@ def _conversation(body: ChatCompletionRequest) -> Chat:
     return Chat(_dumped(body.messages), _dumped(body.tools or ()), kwargs)
 
 
-def _prompt(serving: Serving, body: ChatCompletionRequest, chat: Chat) -> tuple[ChatContinuation, Prompt]:
+def prompt_of(
+    serving: Serving, body: ChatCompletionRequest, chat: Chat
+) -> tuple[ChatContinuation, str, Prompt]:
+    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     try:
         template = serving.speech.require_template()
         rendering = template.rendering(chat.messages, chat.tools, **chat.template_kwargs)
@@ -123,7 +138,7 @@ def _prompt(serving: Serving, body: ChatCompletionRequest, chat: Chat) -> tuple[
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
-    return continuation, continuation.prompt(rendering, exact=exact)
+    return continuation, rendering.text, continuation.prompt(rendering, exact=exact)
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:

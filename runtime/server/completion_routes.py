@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from msgspec import UNSET, UnsetType
 
 from deeproot.runtime.chat.continuation import Prompt
-from deeproot.runtime.chat.tool_parser import collect
+from deeproot.runtime.chat.reply_events import collect
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import COMPLETION_MAX_TOKENS, check_token_ids
 from deeproot.runtime.server.answers import answer
@@ -28,6 +28,7 @@ from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.responses import TextChoice, TextCompletion, UsageInfo
 from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
+from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
 
@@ -52,7 +53,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         job = await asyncio.to_thread(_prepare, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = TextShape(completion_id, name, include_usage)
-        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
 
@@ -119,6 +120,8 @@ def _prompt(serving: Serving, prompt: str | list[int], field: str) -> Prompt:
 class TextShape:
     """See `answers.Shape`."""
 
+    framing = COMPLETIONS_FRAMING
+
     def __init__(self, completion_id: str, model: str, include_usage: bool) -> None:
         self._id = completion_id
         self._model = model
@@ -146,8 +149,9 @@ class TextShape:
             chunks.append(self._chunk(TextChoice(index=piece.index, text="", finish_reason=piece.end.reason)))
         return chunks
 
-    def usage_chunk(self, usage: UsageInfo | None) -> TextCompletion:
-        return self._body([], usage or UNSET)
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        wanted = self._usage_of_chunks is not UNSET
+        return [self._body([], usage if wanted else UNSET)] if wanted or at_least_one else []
 
     def _chunk(self, choice: TextChoice) -> TextCompletion:
         return self._body([choice], self._usage_of_chunks)

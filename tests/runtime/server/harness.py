@@ -6,12 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import uvicorn
 
-from deeproot.engine.batch import ForwardBatch, Int32Array
+from deeproot.engine.batch import ForwardBatch, Sampled
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_setup import LoadedEngine, load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
@@ -21,8 +21,18 @@ from deeproot.runtime.server.serve import bind
 from deeproot.runtime.server.startup import open_for_requests
 from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.speech import Texts
+from deeproot.scheduler.flight import Forward, Pending
 from deeproot.scheduler.invariants import check_idle
-from deeproot.scheduler.scheduler import Forward
+
+
+@dataclass(frozen=True)
+class Known:
+    """The result of a step that has been taken already."""
+
+    sampled: Sampled
+
+    def result(self) -> Sampled:
+        return self.sampled
 
 
 class ScriptedForward:
@@ -47,14 +57,15 @@ class ScriptedForward:
         self._scripts[seed] = [*ids, end_id]
         return seed
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
-        tokens = self._forward.forward(batch).copy()
+    def launch(self, batch: ForwardBatch) -> Pending:
+        sampled = self._forward.launch(batch).result()
+        tokens = sampled.token_ids.copy()
         seeds, positions = batch.sampling.seeds.tolist(), batch.sampling.positions.tolist()
         for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
             if seed in self._scripts:
                 start = self._starts.setdefault(seed, position)
                 tokens[i] = self._scripts[seed][position - start]
-        return tokens
+        return Known(replace(sampled, token_ids=tokens))
 
 
 class SlowForward:
@@ -64,9 +75,9 @@ class SlowForward:
         self._forward = forward
         self._seconds = seconds
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def launch(self, batch: ForwardBatch) -> Pending:
         time.sleep(self._seconds)
-        return self._forward.forward(batch)
+        return self._forward.launch(batch)
 
 
 class BrokenForward:
@@ -76,10 +87,10 @@ class BrokenForward:
         self._forward = forward
         self.broken = False
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def launch(self, batch: ForwardBatch) -> Pending:
         if self.broken:
             raise RuntimeError("no memory left")
-        return self._forward.forward(batch)
+        return self._forward.launch(batch)
 
 
 @dataclass
@@ -152,7 +163,7 @@ def running_server(
 
 async def texts_of(engine: LoadedEngine) -> Texts:
     """The texts of an engine that is loaded in this process."""
-    return Texts(engine.speech.assets, engine.speech.template)
+    return Texts(engine.speech.assets, engine.speech.template, engine.speech.reply_format)
 
 
 def listener_port(listener: socket.socket) -> int:
