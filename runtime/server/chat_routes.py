@@ -69,7 +69,7 @@ def prepare_chat(
     speech = serving.speech
     chat = conversation_of(body)
     tools = chat.tools if _wants_calls(body) else []
-    continuation, rendered, prompt = prompt_of(serving, body, chat)
+    continuation, rendered, prompt = prompt_of(serving, body, chat, asker.tenant.namespace)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -127,7 +127,7 @@ def conversation_of(body: ChatCompletionRequest) -> Chat:
 
 
 def prompt_of(
-    serving: Serving, body: ChatCompletionRequest, chat: Chat
+    serving: Serving, body: ChatCompletionRequest, chat: Chat, namespace: bytes
 ) -> tuple[ChatContinuation, str, Prompt]:
     """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     try:
@@ -138,7 +138,8 @@ def prompt_of(
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
-    return continuation, rendering.text, continuation.prompt(rendering, exact=exact)
+    prompt = continuation.prompt(rendering, exact=exact, namespace=namespace)
+    return continuation, rendering.text, prompt
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:

@@ -68,7 +68,7 @@ def _prepare(
     requests, texts, prompts = [], [], []
     for i, one in enumerate(given):
         field = "prompt" if len(given) == 1 else f"prompt[{i}]"
-        prompt = _prompt(serving, one, field)
+        prompt = _prompt(serving, one, field, asker.tenant.namespace)
         prompts.append(prompt)
         requests.append(
             engine_request(
@@ -110,9 +110,9 @@ def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
     return prompt
 
 
-def _prompt(serving: Serving, prompt: str | list[int], field: str) -> Prompt:
+def _prompt(serving: Serving, prompt: str | list[int], field: str, namespace: bytes) -> Prompt:
     if isinstance(prompt, str):
-        return serving.continuations.text.prompt(prompt)
+        return serving.continuations.text.prompt(prompt, namespace)
     check_token_ids(prompt, serving.speech.defaults.vocab_size, field)
     return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
 
