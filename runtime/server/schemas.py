@@ -78,6 +78,10 @@ class OwnOptions(RequestModel):
 
     exact: bool | None = None
     """Take the ids of an earlier reply only where it came back to the letter."""
+    explain: bool | None = None
+    """Say in the answer why the prompt was or was not cached."""
+    since: Annotated[str, Field(max_length=128)] | None = None
+    """The id of an earlier answer with which to compare, for the explanation."""
 
 
 class GenerationRequest(RequestModel):
@@ -102,6 +106,8 @@ class GenerationRequest(RequestModel):
     ignore_eos: bool | None = None
     n: int | None = None
     user: str | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Requests with different salts share no cached prefix."""
     deeproot: OwnOptions | None = None
 
 

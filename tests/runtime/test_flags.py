@@ -55,7 +55,6 @@ def test_what_is_done_anyway_is_accepted(arguments: list[str]) -> None:
     ("arguments", "words"),
     [
         (["--tensor-parallel-size", "2"], ["--tensor-parallel-size 2", "one device"]),
-        (["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype fp8", "auto"]),
         (["--quantization", "awq"], ["--quantization awq", "GGUF"]),
         (["--trust-remote-code"], ["--trust-remote-code", "no code"]),
         (["--disable-radix-cache"], ["--disable-radix-cache", "always"]),
