@@ -78,6 +78,9 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
+    response_store: Path | None = None
+    """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
+    response_store_bytes: int = 64 * 2**20
     log_level: str = "info"
     log_format: LogFormat = "text"
 

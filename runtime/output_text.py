@@ -23,6 +23,8 @@ class OutputEnd:
     usage: Usage
     """Its `output` counts the tokens up to the end of the text, also where the engine had gone on."""
     error: str | None = None
+    stop_text: str | None = None
+    """The stop string that ended it, if one did."""
 
 
 class OutputText:
@@ -52,6 +54,7 @@ class OutputText:
         self._single_call = single_call
         self._has_calls = False
         self._complete = False
+        self._stop_text: str | None = None
         self.token_ids: list[int] = []
         """Tokens up to the end of the text, an end token among them."""
         self.end: OutputEnd | None = None
@@ -79,6 +82,7 @@ class OutputText:
         if found.matched is not None and not self._complete:
             events += self._parse_end()
             self._complete = True
+            self._stop_text = found.matched
         return events
 
     def _finish(self, output: TokenOutput, reason: FinishReason) -> list[ToolEvent]:
@@ -96,7 +100,7 @@ class OutputText:
         usage = output.usage or Usage(prompt=0, cached=0, computed=0, output=0)
         usage = msgspec.structs.replace(usage, output=len(self.token_ids))
         end: EndReason = "tool_calls" if reason == "stop" and self._has_calls else reason
-        self.end = OutputEnd(end, usage, output.error)
+        self.end = OutputEnd(end, usage, output.error, self._stop_text)
         return events
 
     def _parse(self, text: str) -> list[ToolEvent]:
