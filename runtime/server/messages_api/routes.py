@@ -69,7 +69,7 @@ def _prepare(serving: Serving, body: MessagesRequest, message_id: str, started: 
 def _count(serving: Serving, body: CountTokensRequest) -> int:
     translated = translate(body)
     try:
-        _, prompt = prompt_of(serving, translated.body)
+        _, _, prompt = prompt_of(serving, translated.body)
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
     return len(prompt.token_ids)
