@@ -65,7 +65,7 @@ class ResponseStore:
         previous = body.get("previous_response_id")
         with self._lock, self._db:
             now = self._now()
-            depth = self._use(owner, previous, now)
+            depth = 1 + self._use(owner, previous, now)
             values = (body["id"], owner, previous, depth, now, given, said)
             self._db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             self._forget()
@@ -105,17 +105,18 @@ class ResponseStore:
         return row
 
     def _use(self, owner: str, response_id: str | None, now: int) -> int:
-        """Stamp a response and all that it follows; returns how many those are."""
-        count = 0
+        """Stamp a response and all that it follows; returns its depth, 0 if it is not there."""
+        depths = []
         while response_id is not None:
             row = self._db.execute(
-                "UPDATE responses SET used = ? WHERE id = ? AND owner = ? RETURNING previous",
+                "UPDATE responses SET used = ? WHERE id = ? AND owner = ? RETURNING previous, depth",
                 (now, response_id, owner),
             ).fetchone()
             if row is None:
                 break
-            count, response_id = count + 1, row[0]
-        return count
+            response_id = row[0]
+            depths.append(row[1])
+        return depths[0] if depths else 0
 
     def _now(self) -> int:
         """A stamp later than all that are stored; clocks may jump."""
