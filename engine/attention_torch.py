@@ -65,7 +65,7 @@ class _Plan:
 
 
 class TorchAttention:
-    """See AttentionBackend. A tile is one page of one KV head: row `page * num_kv_heads + head` of the pool."""
+    """See AttentionBackend; never captured, since `run` reads sizes on the host. A tile is one page of one KV head: row `page * num_kv_heads + head` of the pool."""
 
     name = "torch"
 

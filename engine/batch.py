@@ -4,7 +4,7 @@ Sequences of a batch are ragged: sequence `i` computes tokens `cu_seqlens_q[i]:c
 flat token arrays. There is no phase flag: a decoding sequence is one that computes a single token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,3 +52,35 @@ class ForwardBatch:
     logits_indices: Int64Array
     """`[N]` indices into the `T` new tokens whose logits are sampled."""
     sampling: SamplingBatch
+
+
+def pad_decodes(batch: ForwardBatch, size: int, page: int, page_size: int) -> ForwardBatch:
+    """A batch of decodes with sequences of a single token added until there are `size`, for a captured graph.
+
+    Each of these is token 0 at position 0 of `page`, the pool's padding page; all write the same K and V there.
+    `logits_indices` and `sampling` stay those of the real sequences. Raises ValueError if the batch is larger, or if
+    a sequence of it computes more than one token.
+    """
+    num_seqs = len(batch.seq_lens)
+    if len(batch.input_ids) != num_seqs:
+        raise ValueError(
+            f"{len(batch.input_ids)} new tokens of {num_seqs} sequences: only decodes can be padded"
+        )
+    if num_seqs > size:
+        raise ValueError(f"{num_seqs} sequences do not fit into a batch of {size}")
+    extra = size - num_seqs
+    if not extra:
+        return batch
+
+    def padded(values: np.ndarray, fill: int) -> np.ndarray:
+        return np.concatenate((values, np.full((extra, *values.shape[1:]), fill, values.dtype)))
+
+    return replace(
+        batch,
+        input_ids=padded(batch.input_ids, 0),
+        positions=padded(batch.positions, 0),
+        slot_mapping=padded(batch.slot_mapping, page * page_size),
+        page_table=padded(batch.page_table, page),
+        cu_seqlens_q=np.arange(size + 1, dtype=np.int32),
+        seq_lens=padded(batch.seq_lens, 1),
+    )

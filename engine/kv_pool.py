@@ -42,16 +42,23 @@ class KVPool:
             raise ValueError(f"num_pages must be at least 1, got {num_pages}")
         self.layout = layout
         self.num_pages = num_pages
-        shape = (layout.num_layers, num_pages, layout.num_kv_heads, layout.page_size, layout.head_dim)
+        # One page more than is handed out: see padding_page.
+        shape = (layout.num_layers, num_pages + 1, layout.num_kv_heads, layout.page_size, layout.head_dim)
         # Not zeroed: the system then gives memory only for pages that are used, and start-up does not touch it all.
         self._k = torch.empty(shape, dtype=layout.dtype, device=device)
         self._v = torch.empty(shape, dtype=layout.dtype, device=device)
+        self._zero(np.array([self.padding_page], dtype=np.int32))
         self._free = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
         self._num_free = num_pages
 
     @property
     def page_size(self) -> int:
         return self.layout.page_size
+
+    @property
+    def padding_page(self) -> int:
+        """A page that is never handed out, for the tokens that pad a batch (see `batch.pad_decodes`)."""
+        return self.num_pages
 
     @property
     def num_free(self) -> int:
@@ -62,7 +69,7 @@ class KVPool:
         return self._free[: self._num_free].copy()
 
     def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V of a layer, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
+        """K and V of a layer, each `[num_pages + 1, num_kv_heads, page_size, head_dim]`."""
         return self._k[layer], self._v[layer]
 
     def alloc(self, n: int) -> Int32Array:
@@ -74,10 +81,7 @@ class KVPool:
             raise OutOfPages(f"{n} pages wanted, {self._num_free} free of {self.num_pages}")
         self._num_free -= n
         pages = self._free[self._num_free : self._num_free + n].copy()
-        if n and self.layout.num_layers:
-            index = torch.from_numpy(pages).to(self._k.device, torch.int64)
-            self._k.index_fill_(1, index, 0)
-            self._v.index_fill_(1, index, 0)
+        self._zero(pages)
         return pages
 
     def free(self, pages: Int32Array) -> None:
@@ -91,3 +95,9 @@ class KVPool:
         if self.layout.num_layers:
             self._k[:, dst, :, :num_tokens] = self._k[:, src, :, :num_tokens]
             self._v[:, dst, :, :num_tokens] = self._v[:, src, :, :num_tokens]
+
+    def _zero(self, pages: Int32Array) -> None:
+        if len(pages) and self.layout.num_layers:
+            index = torch.from_numpy(pages).to(self._k.device, torch.int64)
+            self._k.index_fill_(1, index, 0)
+            self._v.index_fill_(1, index, 0)

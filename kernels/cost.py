@@ -160,7 +160,7 @@ def latent_kv_bytes_per_token(layers: int, latent_dim: int, rope_dim: int, *, it
 
 @dataclass(frozen=True, slots=True)
 class PrefillEstimate:
-    """FLOP of a dense decoder's whole prefill, by the rule of thumb of 12 * d_model^2 weights a layer."""
+    """FLOP of a dense decoder's whole prefill."""
 
     linear: int
     attention: int
@@ -178,9 +178,15 @@ class PrefillEstimate:
         return self.flops / (peak_flops * utilisation)
 
 
-def prefill_estimate(tokens: int, layers: int, d_model: int) -> PrefillEstimate:
-    """24 * d_model^2 a token and layer for the weights, 4 * tokens * d_model for attention without a causal saving."""
-    return PrefillEstimate(24 * layers * tokens * d_model**2, 4 * layers * tokens**2 * d_model)
+def prefill_estimate(
+    tokens: int, layers: int, d_model: int, parameters: int | None = None
+) -> PrefillEstimate:
+    """Two FLOP a token and weight, 4 * tokens * d_model a token and layer for attention without a causal saving.
+
+    `parameters`: how many weights (None: 12 * d_model^2 a layer, the rule of thumb).
+    """
+    weights = 12 * layers * d_model**2 if parameters is None else parameters
+    return PrefillEstimate(2 * weights * tokens, 4 * layers * tokens**2 * d_model)
 
 
 def attention_crossover(d_model: int) -> int:

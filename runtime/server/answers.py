@@ -12,12 +12,17 @@ from deeproot.runtime.server.errors import as_api_error
 from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.responses import PromptTokensDetails, UsageInfo
 from deeproot.runtime.server.service_routes import json_response
-from deeproot.runtime.server.sse import DONE, event, raw_event
+from deeproot.runtime.server.sse import Framing
 from deeproot.runtime.server.state import ServerState
 
 
 class Shape(Protocol):
     """Turns pieces into the bodies of one surface."""
+
+    @property
+    def framing(self) -> Framing:
+        """How chunks are written into a stream."""
+        ...
 
     def whole(self, pieces: Sequence[Piece], usage: UsageInfo) -> object:
         """The body of an answer that is not streamed, from all its pieces in order."""
@@ -27,18 +32,16 @@ class Shape(Protocol):
         """The chunks of a stream that a piece makes."""
         ...
 
-    def usage_chunk(self, usage: UsageInfo) -> object:
-        """The chunk of a stream that gives the usage."""
+    def last_chunks(self, usage: UsageInfo) -> list[object]:
+        """The chunks that end a stream."""
         ...
 
 
-async def answer(
-    request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool, include_usage: bool
-) -> Response:
+async def answer(request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool) -> Response:
     """Run `job` and answer with what comes of it. A client that leaves ends it; ClientGone if before the answer."""
     if not stream:
         return json_response(await until_disconnect(request, _whole(state, job, shape)))
-    events = _events(state, job, shape, include_usage)
+    events = _events(state, job, shape)
     # Waiting for the first news before answering at all: what fails until then gets a proper status.
     first = await until_disconnect(request, anext(events))
     return EventStream(first, events)
@@ -53,10 +56,9 @@ async def _whole(state: ServerState, job: Job, shape: Shape) -> object:
     return shape.whole(pieces, usage_of(pieces))
 
 
-async def _events(
-    state: ServerState, job: Job, shape: Shape, include_usage: bool
-) -> AsyncGenerator[bytes, None]:
+async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[bytes, None]:
     serving = state.ready()
+    framing = shape.framing
     ends: list[Piece] = []
     begun = False
     try:
@@ -66,14 +68,15 @@ async def _events(
                 chunks = [chunk for piece in batch for chunk in shape.chunks(piece)]
                 if chunks:
                     begun = True
-                    yield b"".join(map(event, chunks))
-        if include_usage:
-            yield event(shape.usage_chunk(usage_of(ends)))
+                    yield b"".join(map(framing.event, chunks))
+        if chunks := shape.last_chunks(usage_of(ends)):
+            yield b"".join(map(framing.event, chunks))
     except Exception as error:
         if not begun:
             raise
-        yield raw_event(as_api_error(error).body)
-    yield DONE
+        yield framing.failure(as_api_error(error))
+    if framing.end:
+        yield framing.end
 
 
 def usage_of(pieces: Sequence[Piece]) -> UsageInfo:

@@ -43,18 +43,29 @@ def make_router(max_body_bytes: int) -> APIRouter:
         check_common(body, CHAT_UNSUPPORTED)
         completion_id = new_id("chatcmpl")
         # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
-        job = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
+        job = await asyncio.to_thread(prepare_chat, serving, body, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = ChatShape(completion_id, name, include_usage)
-        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
 
 
-def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, started: float) -> Job:
+def prepare_chat(
+    serving: Serving,
+    body: ChatCompletionRequest,
+    completion_id: str,
+    started: float,
+    *,
+    endpoint: str = "chat",
+) -> Job:
+    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics.
+
+    Raises ApiError and OptionError. Slow on long conversations.
+    """
     speech = serving.speech
     use_tools = _wants_calls(body)
-    continuation, prompt = _prompt(serving, body)
+    continuation, prompt = prompt_of(serving, body)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -75,7 +86,7 @@ def _prepare(serving: Serving, body: ChatCompletionRequest, completion_id: str, 
         single_call=body.parallel_tool_calls is False,
     )
     return Job(
-        "chat",
+        endpoint,
         (request,),
         (text,),
         started,
@@ -96,7 +107,8 @@ def _wants_calls(body: ChatCompletionRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
-def _prompt(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, Prompt]:
+def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, Prompt]:
+    """The prompt of a chat completion, and what remembers its reply. Raises ApiError."""
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:

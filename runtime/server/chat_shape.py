@@ -27,10 +27,13 @@ from deeproot.runtime.server.responses import (
     ToolCallMessage,
     UsageInfo,
 )
+from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 
 
 class ChatShape:
     """See `answers.Shape`. Remembers which choices of a stream have begun."""
+
+    framing = COMPLETIONS_FRAMING
 
     def __init__(self, completion_id: str, model: str, include_usage: bool) -> None:
         self._id = completion_id
@@ -57,10 +60,14 @@ class ChatShape:
             chunks.append(self._chunk(piece.index, Delta(), piece.end.reason))
         return chunks
 
-    def usage_chunk(self, usage: UsageInfo) -> ChatCompletionChunk:
-        return ChatCompletionChunk(
-            id=self._id, created=self._created, model=self._model, choices=[], usage=usage
-        )
+    def last_chunks(self, usage: UsageInfo) -> list[object]:
+        if self._usage_of_chunks is UNSET:
+            return []
+        return [
+            ChatCompletionChunk(
+                id=self._id, created=self._created, model=self._model, choices=[], usage=usage
+            )
+        ]
 
     def _choice(self, index: int, pieces: Sequence[Piece]) -> ChatChoice:
         answer = collect(event for piece in pieces for event in piece.events)

@@ -27,6 +27,7 @@ from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.responses import TextChoice, TextCompletion, UsageInfo
 from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
+from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
 
@@ -50,7 +51,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         job = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = TextShape(completion_id, name, include_usage)
-        return await answer(request, state, job, shape, stream=bool(body.stream), include_usage=include_usage)
+        return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
 
@@ -106,6 +107,8 @@ def _prompt(serving: Serving, prompt: str | list[int], field: str) -> Prompt:
 class TextShape:
     """See `answers.Shape`."""
 
+    framing = COMPLETIONS_FRAMING
+
     def __init__(self, completion_id: str, model: str, include_usage: bool) -> None:
         self._id = completion_id
         self._model = model
@@ -133,8 +136,8 @@ class TextShape:
             chunks.append(self._chunk(TextChoice(index=piece.index, text="", finish_reason=piece.end.reason)))
         return chunks
 
-    def usage_chunk(self, usage: UsageInfo) -> TextCompletion:
-        return self._body([], usage)
+    def last_chunks(self, usage: UsageInfo) -> list[object]:
+        return [] if self._usage_of_chunks is UNSET else [self._body([], usage)]
 
     def _chunk(self, choice: TextChoice) -> TextCompletion:
         return self._body([choice], self._usage_of_chunks)

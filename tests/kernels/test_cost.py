@@ -89,6 +89,21 @@ def test_the_sources_prefill_examples() -> None:
     assert b.seconds(H100.bf16_flops, 0.5) == pytest.approx(6.261324052208728)
 
 
+def test_the_sources_compaction() -> None:
+    """96 Ki tokens less 30, 25 and 17 Ki on a 70B model with 8 KV heads, at 50% of 989 TFLOP/s."""
+    raw = 98_304
+    compact = raw - 30_720 - 25_600 - 17_408
+    assert compact == 24_576
+    token = cost.kv_bytes_per_token(80, 8, 128)
+    assert (raw * token / 2**30, compact * token / 2**30) == (30.0, 7.5)
+    seconds = [
+        cost.prefill_estimate(tokens, 80, 8192, parameters=70_000_000_000).seconds(989e12, 0.5)
+        for tokens in (raw, compact)
+    ]
+    assert seconds == pytest.approx([79.06027887554912, 10.159629411521617])
+    assert seconds[0] / seconds[1] == pytest.approx(7.781807354694465)
+
+
 def test_the_sources_crossover() -> None:
     assert cost.attention_crossover(4096) == 24576
     at = cost.prefill_estimate(24576, 1, 4096)
