@@ -22,6 +22,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """64 bits, unsigned. Same seed, prompt and settings: same tokens, whatever else is in the batch."""
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the request (the model's end tokens among them, unless they are to be ignored)."""
+    grammar: str | None = None
+    """What the output must be, as `engine.grammar` has it."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -59,3 +61,5 @@ class TokenOutput(msgspec.Struct, frozen=True):
     """Given with `finish_reason`."""
     error: str | None = None
     """One sentence for the user, with `finish_reason` "error"."""
+    invalid: bool = False
+    """Whether the error is the request's own: it could not have gone well."""

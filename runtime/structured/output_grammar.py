@@ -41,6 +41,15 @@ class ToolUse:
     """`parallel_tool_calls`."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutputGrammar:
+    """What an output is held to."""
+
+    text: str
+    whole: bool
+    """Whether an output is no good unless it is whole, as JSON is: then nothing but its own end may end it."""
+
+
 class OutputGrammars:
     """Makes grammars for one vocabulary. May be used by several threads."""
 
@@ -56,7 +65,7 @@ class OutputGrammars:
         structure_field: str = "structured_outputs",
         tools: ToolUse | None = None,
         reasoning: Reasoning | None = None,
-    ) -> str | None:
+    ) -> OutputGrammar | None:
         """The grammar of an output; None if everything is allowed.
 
         `structure` is what the text must be, where it is not calls; `structure_field` is what errors about it call
@@ -75,10 +84,11 @@ class OutputGrammars:
             alternatives.append(add_text_or_calls(grammar, calls))
         body = grammar.rule("body", " | ".join(alternatives))
         grammar.rule("start", _after_reasoning(grammar, body, reasoning))
-        self._check_whole(str(grammar), "tools" if calls is not None else structure_field)
-        return str(grammar)
+        self._check_all(str(grammar), "tools" if calls is not None else structure_field)
+        whole = calls is not None and calls.mode == "required"
+        return OutputGrammar(str(grammar), whole or (structure is not None and structure.is_json))
 
-    def _check_whole(self, grammar: str, field: str) -> None:
+    def _check_all(self, grammar: str, field: str) -> None:
         if len(grammar) > MAX_GRAMMAR_CHARS:
             raise OptionError(
                 field,
