@@ -12,6 +12,7 @@ from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVLayout, KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import Node
+from deeproot.engine.runner import PendingTokens
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, SamplingParams, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
@@ -23,10 +24,11 @@ class NullRunner:
     """Samples made-up tokens without a model."""
 
     def __init__(self, batch: int) -> None:
-        self.token_ids = np.random.default_rng(0).integers(4, VOCAB, batch).astype(np.int32)
+        token_ids = np.random.default_rng(0).integers(4, VOCAB, batch).astype(np.int32)
+        self.tokens = PendingTokens(torch.from_numpy(token_ids))
 
-    def forward(self, batch: object) -> Int32Array:
-        return self.token_ids
+    def launch(self, batch: object) -> PendingTokens:
+        return self.tokens
 
 
 class Decode:

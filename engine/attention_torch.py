@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.layers import soft_cap
+from deeproot.engine.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ class TorchAttention:
         return mask.masked_fill_(~visible, -torch.inf)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return to_device(array, self._device)
 
 
 def _gather(pool: torch.Tensor, tiles: torch.Tensor, b: int) -> torch.Tensor:

@@ -31,6 +31,16 @@ class SamplingBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class FedTokens:
+    """New tokens of a batch that the batch launched before it samples, so that only the device knows them."""
+
+    tokens: Int64Array
+    """`[M]` indices into the `T` new tokens, whose `input_ids` hold a 0 in their place."""
+    sampled: Int64Array
+    """`[M]` indices into the `N` tokens that the batch before samples."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The new tokens of every sequence of a step and where their K and V live.
 
@@ -52,6 +62,8 @@ class ForwardBatch:
     logits_indices: Int64Array
     """`[N]` indices into the `T` new tokens whose logits are sampled."""
     sampling: SamplingBatch
+    fed: FedTokens | None = None
+    """None if the host knows all new tokens."""
 
 
 def pad_decodes(batch: ForwardBatch, size: int, page: int, page_size: int) -> ForwardBatch:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from deeproot.engine.batch import Int32Array
+from deeproot.engine.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,6 @@ class KVPool:
 
     def _zero(self, pages: Int32Array) -> None:
         if len(pages) and self.layout.num_layers:
-            index = torch.from_numpy(pages).to(self._k.device, torch.int64)
+            index = to_device(pages, self._k.device).long()
             self._k.index_fill_(1, index, 0)
             self._v.index_fill_(1, index, 0)

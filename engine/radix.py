@@ -9,16 +9,18 @@ on, and `scheduler.invariants` checks:
   searched ids would stand.
 - A lock on a node counts on all its ancestors, so the pages of unlocked nodes are exactly those that can go.
 - The cost of every operation is per node and per compared byte, never per page or per token: one memcmp a node.
+- Each namespace has a root of its own, so that its sequences never meet those of another. They share the pages' memory
+  and the order of eviction.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from deeproot.engine.batch import Int32Array
+from deeproot.engine.ghosts import Ghosts
 from deeproot.engine.radix_node import (
     NO_CHILDREN,
     NO_KEYS,
@@ -28,23 +30,13 @@ from deeproot.engine.radix_node import (
     InsertResult,
     MatchResult,
     Node,
-    common_bytes,
+    Root,
 )
+from deeproot.engine.radix_search import Place, find
 
 # A childless node is lengthened in place up to this many bytes, so that a prompt that arrives in many chunks, or a
 # conversation in many turns, does not leave a node each; the bound keeps the copy of the longer key cheap.
 _MERGE_BYTES = 16_384 * TOKEN_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where searched ids lead: down to the end of `node`, then `common` bytes into `child`."""
-
-    node: Node
-    offset: int
-    child: Node | None
-    common: int
-    path: list[Int32Array]
 
 
 class RadixCache:
@@ -52,7 +44,8 @@ class RadixCache:
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
-        self.root = Node(b"", NO_PAGES, None)
+        self._roots = {b"": Root(b"")}
+        self.ghosts = Ghosts()
         self.num_pages = 0
         """Pages that belong to the tree."""
         self.num_evictable = 0
@@ -65,12 +58,13 @@ class RadixCache:
         self._candidates: list[int] = []
         self._node_of: dict[int, Node] = {}
 
-    def match(self, ids: bytes, limit: int | None = None) -> MatchResult:
+    def match(self, ids: bytes, limit: int | None = None, namespace: bytes = b"") -> MatchResult:
         """Longest cached prefix of the first `limit` tokens of `ids` (all by default); counts as a use.
 
         ids: int32 bytes. The result's pages and copy source stay cached only while they are locked.
         """
-        place = self._find(ids, len(ids) if limit is None else limit * TOKEN_BYTES)
+        end = len(ids) if limit is None else limit * TOKEN_BYTES
+        place = find(self._root_of(namespace), ids, end, self._page_bytes)
         node, offset, path = self._split_at(place)
         copy_from = None
         child, rest = place.child, place.common % self._page_bytes // TOKEN_BYTES
@@ -80,18 +74,28 @@ class RadixCache:
         self._touch(node)
         return MatchResult(node, _join(path), offset // TOKEN_BYTES, copy_from)
 
-    def probe(self, ids: bytes) -> int:
+    def probe(self, ids: bytes, namespace: bytes = b"") -> int:
         """Tokens of `ids` (int32 bytes) that a match would find. Changes nothing, not even recency."""
-        place = self._find(ids, len(ids))
+        root = self._roots.get(namespace)
+        if root is None:
+            return 0
+        place = find(root, ids, len(ids), self._page_bytes)
         return (place.offset + place.common) // TOKEN_BYTES
 
-    def insert(self, ids: bytes, pages: Int32Array, held: Node | None = None) -> InsertResult:
+    def once_cached(self, ids: bytes, match: MatchResult, limit: int, namespace: bytes = b"") -> int:
+        """Tokens of the first `limit` of `ids` that a match would have found had nothing been evicted of late."""
+        start, end = match.num_tokens * TOKEN_BYTES, limit * TOKEN_BYTES
+        return max(match.num_reusable, self.ghosts.reach(ids, start, end, namespace) // TOKEN_BYTES)
+
+    def insert(
+        self, ids: bytes, pages: Int32Array, held: Node | None = None, namespace: bytes = b""
+    ) -> InsertResult:
         """Give the tree the pages that hold `ids`; what it has already stays as it is.
 
         ids: int32 bytes from the start of a sequence. pages: `[ceil(tokens / page_size)]` int32, the last one may
         be part-filled. held: the caller's lock, a node on this path; it is moved to the returned node.
         """
-        place = self._find(ids, len(ids))
+        place = find(self._root_of(namespace), ids, len(ids), self._page_bytes)
         node, offset, path = self._split_at(place)
         child, rest = place.child, place.common % self._page_bytes
         num_owned, dropped = 0, NO_PAGES
@@ -144,55 +148,40 @@ class RadixCache:
             if node is None or node.children or node.locks:
                 continue
             if len(node.pages) > missing:
-                taken.append(self._trim(node, missing))
-                missing = 0
-            else:
-                missing -= len(node.pages)
-                taken.append(self._remove(node))
+                self._split(node, (len(node.pages) - missing) * self._page_bytes)
+            pages = self._remove(node)
+            missing -= len(pages)
+            taken.append(pages)
+            node.pages = NO_PAGES
+            self.ghosts.add(node)
         return _join(taken)
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes but the root, parents first. Walks the whole tree: for checks and displays."""
-        stack = list(self.root.children)
+        """All nodes but the roots, parents first. Walks the whole tree: for checks and displays."""
+        stack = [node for root in self._roots.values() for node in root.children]
         while stack:
             node = stack.pop()
             yield node
             stack.extend(node.children)
 
+    def roots(self) -> list[Root]:
+        """One a namespace that has something cached or was used lately."""
+        return list(self._roots.values())
+
     def candidates(self) -> list[Node | None]:
         """What stands behind each entry from which `evict` chooses, for checks; None behind one that is outdated."""
         return [self._node_of.get(used) for used in self._candidates]
 
-    def _find(self, ids: bytes, end: int) -> _Place:
-        node, offset = self.root, 0
-        path: list[Int32Array] = []
-        width = self._page_bytes
-        while offset < end:
-            page_key = ids[offset : min(offset + width, end)]
-            keys = node.child_keys
-            i = bisect_left(keys, page_key)
-            if len(page_key) < width or i == len(keys) or not keys[i].startswith(page_key):
-                return self._nearest(node, i, ids, offset, end, path)
-            child = node.children[i]
-            key = child.key
-            if len(key) % width or not ids.startswith(key, offset, end):
-                return _Place(node, offset, child, common_bytes(key, ids, offset, end), path)
-            path.append(child.pages)
-            node, offset = child, offset + len(key)
-        return _Place(node, offset, None, 0, path)
+    def _root_of(self, namespace: bytes) -> Root:
+        root = self._roots.get(namespace)
+        if root is None:
+            if len(self._roots) > 2 * self.num_nodes + 64:  # names that nobody uses any more
+                used = [r for r in self._roots.values() if r.children or r.locks or not r.namespace]
+                self._roots = {r.namespace: r for r in used}
+            root = self._roots[namespace] = Root(namespace)
+        return root
 
-    def _nearest(
-        self, node: Node, i: int, ids: bytes, offset: int, end: int, path: list[Int32Array]
-    ) -> _Place:
-        """No child has the next whole page: the neighbour with the longest common start."""
-        best, common = None, 0
-        for child in node.children[max(i - 1, 0) : i + 1]:
-            n = common_bytes(child.key, ids, offset, end)
-            if n > common:
-                best, common = child, n
-        return _Place(node, offset, best, common, path)
-
-    def _split_at(self, place: _Place) -> tuple[Node, int, list[Int32Array]]:
+    def _split_at(self, place: Place) -> tuple[Node, int, list[Int32Array]]:
         """Make the whole pages of a match end at a node: (that node, offset in bytes, pages of its path)."""
         whole = place.common // self._page_bytes * self._page_bytes
         child = place.child
@@ -206,10 +195,11 @@ class RadixCache:
         parent = node.parent
         assert parent is not None
         num_pages = num_bytes // self._page_bytes
-        top = Node(node.key[:num_bytes], node.pages[:num_pages].copy(), parent)
+        top = Node(node.key[:num_bytes], node.pages[:num_pages].copy(), parent, node.start)
         i = bisect_left(parent.child_keys, node.key)
         parent.child_keys[i], parent.children[i] = top.key, top
         node.key, node.pages, node.parent = node.key[num_bytes:], node.pages[num_pages:].copy(), top
+        node.start += num_bytes
         top.child_keys, top.children = [node.key], [node]
         top.locks, top.used = node.locks, node.used
         self.num_nodes += 1
@@ -230,7 +220,7 @@ class RadixCache:
             if not node.locks:
                 self.num_evictable += len(pages)
             return node
-        leaf = Node(key, pages, node)
+        leaf = Node(key, pages, node, node.start + len(node.key))
         if not node.children:
             node.child_keys, node.children = [key], [leaf]
         else:
@@ -241,18 +231,8 @@ class RadixCache:
         self.num_evictable += len(pages)
         return leaf
 
-    def _trim(self, node: Node, num_pages: int) -> Int32Array:
-        """Take pages from the end of a childless node, which keeps at least one."""
-        kept = len(node.pages) - num_pages
-        pages = node.pages[kept:]
-        self._set_key(node, node.key[: kept * self._page_bytes])
-        node.pages = node.pages[:kept].copy()
-        self.num_pages -= num_pages
-        self.num_evictable -= num_pages
-        self._offer(node)
-        return pages
-
     def _remove(self, node: Node) -> Int32Array:
+        """Take a childless node out of the tree; it still knows its parent. Returns its pages."""
         parent = node.parent
         assert parent is not None
         if len(parent.children) == 1:
@@ -260,7 +240,6 @@ class RadixCache:
         else:
             i = bisect_left(parent.child_keys, node.key)
             del parent.child_keys[i], parent.children[i]
-        node.parent = None
         self._forget(node)
         self.num_nodes -= 1
         self.num_pages -= len(node.pages)
@@ -273,7 +252,7 @@ class RadixCache:
         return node.pages
 
     def _set_key(self, node: Node, key: bytes) -> None:
-        """Lengthen or shorten a node's run; its order among its siblings does not change."""
+        """Lengthen a node's run; its order among its siblings does not change."""
         parent = node.parent
         assert parent is not None
         parent.child_keys[bisect_left(parent.child_keys, node.key)] = key

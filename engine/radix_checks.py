@@ -32,7 +32,8 @@ def check_tree(tree: RadixCache) -> None:
         )
         seen.update(node.pages.tolist())
         _check_children(node, width)
-    _check_children(tree.root, width)
+    for root in tree.roots():
+        _check_children(root, width)
     require(len(seen) == num_pages, "a page stands in the tree twice")
     require(num_pages == tree.num_pages, f"{num_pages} pages in the tree, {tree.num_pages} counted")
     require(num_nodes == tree.num_nodes, f"{num_nodes} nodes in the tree, {tree.num_nodes} counted")
@@ -45,6 +46,7 @@ def _check_children(node: Node, width: int) -> None:
     require(node.child_keys == sorted(node.child_keys), "children are not sorted")
     for child in node.children:
         require(child.parent is node, "a child has another parent")
+        require(child.start == node.start + len(node.key), "a child starts elsewhere")
     starts = [key[:width] for key in node.child_keys if len(key) >= width]
     require(len(starts) == len(set(starts)), "two siblings start with the same whole page")
     for key in node.child_keys:

@@ -13,17 +13,29 @@ NO_PAGES: Int32Array = np.empty(0, dtype=np.int32)
 class Node:
     """A run of cached tokens. Callers keep nodes as handles for `lock` and `unlock` and do not change them."""
 
-    __slots__ = ("child_keys", "children", "key", "locks", "pages", "parent", "used")
+    __slots__ = ("child_keys", "children", "key", "locks", "pages", "parent", "start", "used")
 
-    def __init__(self, key: bytes, pages: Int32Array, parent: "Node | None") -> None:
+    def __init__(self, key: bytes, pages: Int32Array, parent: "Node | None", start: int = 0) -> None:
         self.key = key
         self.pages = pages
         self.parent = parent
+        self.start = start
+        """Bytes of ids before it, from the start of the sequence."""
         # Childless nodes, which are most, share two lists that nobody changes.
         self.child_keys = NO_KEYS
         self.children = NO_CHILDREN
         self.locks = 0
         self.used = 0
+
+
+class Root(Node):
+    """Where the sequences of one namespace start."""
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: bytes) -> None:
+        super().__init__(b"", NO_PAGES, None)
+        self.namespace = namespace
 
 
 NO_KEYS: list[bytes] = []

@@ -37,7 +37,7 @@ class Admission:
         for i, request in enumerate(islice(waiting, _LOOK_AHEAD)):
             if self._still_waits(request):
                 continue
-            match = self.cache.match(request.token_ids, request.num_tokens - 1)
+            match = self.cache.match(request.token_ids, request.num_tokens - 1, request.namespace)
             if self._find_leader(request, match.num_reusable, prefilling):
                 continue
             if not self._start(request, match, limit_of[request.rid]):
@@ -64,6 +64,8 @@ class Admission:
         """Is a running request about to compute at least a page more of this prompt than is cached?"""
         size = self.cache.page_size
         for leader in prefilling:
+            if leader.namespace != request.namespace:
+                continue
             common = common_tokens(request.token_ids, leader.token_ids)
             # Until the leader ends, only its whole pages can be matched.
             until = min(-(-common // size), leader.num_tokens // size) * size
@@ -94,13 +96,22 @@ class Admission:
         request.node, request.num_borrowed, request.start = match.node, len(match.pages), reused
         if request.num_cached is None:
             request.num_cached = reused
+            request.num_evicted = self._evicted_behind(request, match, reused)
         self.table.add(request, pages, reused, limit)
         return True
+
+    def _evicted_behind(self, request: Request, match: MatchResult, reused: int) -> int:
+        """How many tokens behind the reused ones had been cached once, if any are known to have been computed."""
+        if request.num_seen <= reused:
+            return 0
+        limit = min(request.num_prompt - 1, request.num_seen)
+        once = self.cache.once_cached(request.token_ids, match, limit, request.namespace)
+        return max(0, once - max(reused, match.num_reusable))
 
     def _fits(self, request: Request, num_matched: int) -> bool:
         table, rows = self.table, self.table.rows
         wanted = -(-request.num_tokens // self.cache.page_size) - num_matched
-        promised = int(table.missing_pages(rows, table.num_tokens[rows]).sum())
+        promised = int(table.missing_pages(rows, table.num_expected[rows]).sum())
         # One page more for each running request, so that decoding does not at once need what was just admitted.
         reserve = len(rows)
         return wanted + promised + reserve <= self.pool.num_free + self.cache.num_evictable

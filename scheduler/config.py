@@ -16,6 +16,8 @@ class SchedulerConfig:
     """Tokens that a step computes at most; longer prompts are computed in chunks."""
     max_model_len: int = 8192
     """Tokens of a request at most, prompt and output together."""
+    overlap: bool = False
+    """Make and launch the next step while one runs. Worth while where steps run beside the host, as on a GPU."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -118,4 +118,4 @@ class EngineLoop:
     def _abort_all(self) -> list[TokenOutput]:
         requests = [*self._scheduler.waiting, *self._scheduler.table.running()]
         outputs = [self._scheduler.abort(request.rid) for request in requests]
-        return [output for output in outputs if output is not None]
+        return [output for output in outputs if output is not None] + self._scheduler.drain()

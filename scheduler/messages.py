@@ -31,6 +31,11 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     token_ids: bytes
     """int32, native byte order, at least one token."""
     sampling: SamplingParams
+    namespace: bytes = b""
+    """Requests of different namespaces share no cached prefix."""
+    seen: int = 0
+    """How many of its first tokens the sender knows to have been computed before; if fewer are cached, the engine
+    looks whether they were evicted."""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
@@ -48,6 +53,8 @@ class Usage(msgspec.Struct, frozen=True):
     output: int
     recomputed: int = 0
     """Tokens computed once more after preemptions."""
+    evicted: int = 0
+    """Computed prompt tokens, the first of them, that had been cached and were evicted; 0 if it was not asked for."""
 
 
 class TokenOutput(msgspec.Struct, frozen=True):

@@ -18,6 +18,8 @@ class Request:
     """int32 bytes: the prompt and, after a preemption, the output so far."""
     num_prompt: int
     sampling: SamplingParams
+    step_by_step: bool = False
+    """Its next step needs its last token on the host (a mask or a penalty made there): it is never scheduled ahead."""
     row: int = -1
     """Row in the running table; -1 while waiting."""
     node: Node | None = None
@@ -31,6 +33,11 @@ class Request:
     num_cached: int | None = None
     """Prompt tokens reused at the first admission; None before."""
     num_recomputed: int = 0
+    num_evicted: int = 0
+    """Prompt tokens that followed the cached ones and had been evicted, at the first admission."""
+    namespace: bytes = b""
+    num_seen: int = 0
+    """See `AddRequest.seen`."""
     waits_for: "Request | None" = field(default=None, repr=False)
     """A running request that is computing a prefix of this one."""
     waits_until: int = 0
@@ -38,7 +45,14 @@ class Request:
 
     @classmethod
     def from_message(cls, message: AddRequest) -> "Request":
-        return cls(message.rid, message.token_ids, len(message.token_ids) // TOKEN_BYTES, message.sampling)
+        return cls(
+            message.rid,
+            message.token_ids,
+            len(message.token_ids) // TOKEN_BYTES,
+            message.sampling,
+            namespace=message.namespace,
+            num_seen=message.seen,
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -63,5 +77,6 @@ class Request:
             computed=max(0, min(self.num_prompt, self.high_water) - cached),
             output=num_tokens - self.num_prompt,
             recomputed=self.num_recomputed,
+            evicted=self.num_evicted,
         )
         return TokenOutput(self.rid, token_id, reason, usage, error)

@@ -1,44 +1,31 @@
-"""Continuous batching without phases: schedule, forward, commit.
+"""Continuous batching without phases: schedule, launch, commit.
 
 Each step gives every running request up to all the tokens that it has and has not computed: one for a request that
 decodes, a chunk for one whose prompt is long. Requests that need a single token come first, so that long prompts
 do not hold up running streams; then longest running first, within the step's budget of tokens.
+
+With `overlap` a step is made and launched while the one before runs. Tokens that are still to be sampled are then
+expected: counted, but known only to the device, which feeds them to the next step. That a request has ended is
+noticed one step late; what the step in flight computes for it is thrown away, and its row, lock and pages go when no
+step in flight uses them. Without overlap the same code runs with nothing in flight between steps.
 """
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
+from deeproot.engine.batch import Int32Array, Int64Array
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
-from deeproot.scheduler.admission import Admission, take_pages
+from deeproot.scheduler.admission import Admission
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.flight import Failed, Flight, Forward, Step
+from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.stats import Counters
 from deeproot.scheduler.table import RunningTable
-
-
-class Forward(Protocol):
-    """The model side of a step."""
-
-    def forward(self, batch: ForwardBatch) -> Int32Array:
-        """Compute the batch's new tokens and return the sampled ids, `[len(batch.logits_indices)]`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What `schedule` decided: `rows[i]` computes `extend[i]` tokens."""
-
-    rows: Int64Array
-    extend: Int64Array
-    sampling_rows: Int64Array
-    batch: ForwardBatch
 
 
 class Scheduler:
@@ -63,6 +50,11 @@ class Scheduler:
         self._limits: dict[str, int] = {}
         self._admission = Admission(cache, pool, self.table)
         self._refused: list[TokenOutput] = []
+        self.flights: deque[Flight] = deque()
+        """Launched steps, oldest first."""
+        self.leaving: dict[Request, bool] = {}
+        """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
+        self._holdings = Holdings(cache, pool, self.table, self.flights)
 
     def add(self, message: AddRequest) -> None:
         """Take a request; one that can never run is answered with an error by the next step.
@@ -90,31 +82,40 @@ class Scheduler:
                 return self._finish(request, "abort", None, request.num_tokens)
         for request in self.table.running():
             if request.rid == rid:
-                num_tokens = int(self.table.num_tokens[request.row])
-                self._leave_table(request, keep=True)
-                return self._finish(request, "abort", None, num_tokens)
+                return self._end(request, "abort", None)
         return None
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or len(self.table) or self._refused)
+        return bool(self.waiting or len(self.table) or self._refused or self.flights)
 
     def step(self) -> list[TokenOutput]:
-        """One forward pass and its outputs. A failing forward ends the requests that were in it."""
+        """Launch the next step, and book as many as may not be in flight beside it: all, if there is no overlap.
+
+        Returns the outputs of what was booked. A failing step ends the requests that were in it.
+        """
         outputs, self._refused = self._refused, []
         step = self.schedule()
-        if step is None:
-            return outputs
-        try:
-            token_ids = self.runner.forward(step.batch)
-        except Exception as error:
-            return outputs + self._fail(step, error)
-        return outputs + self.commit(step, token_ids)
+        launched = step is not None and self._launch(step)
+        allowed = 1 if launched and self.config.overlap else 0
+        while len(self.flights) > allowed:
+            outputs += self._land()
+        return outputs
+
+    def drain(self) -> list[TokenOutput]:
+        """Wait for all steps in flight and book them."""
+        outputs = []
+        while self.flights:
+            outputs += self._land()
+        return outputs
 
     def schedule(self) -> Step | None:
-        """Admit what fits, find pages and build the next batch; None when there is nothing to compute."""
+        """Admit what fits, find pages and build the next batch; None when there is nothing to compute now."""
         rows, extend, missing = self._next_extends()
-        if missing.sum() > self._available_pages():
+        if missing.sum() > self._holdings.num_available:
+            if self.flights:
+                # Whoever is preempted must not be in flight; and what is may bring pages back.
+                return None
             rows, extend, missing = self._preempt_until_it_fits()
         elif self.waiting and self._admit(self.config.max_num_batched_tokens - int(extend.sum())):
             rows, extend, missing = self._next_extends()
@@ -122,21 +123,58 @@ class Scheduler:
             return None
         num_missing = int(missing.sum())
         if num_missing:
-            self.table.give_pages(rows, missing, self._take_pages(num_missing))
+            self.counters.evicted_pages += max(0, num_missing - self.pool.num_free)
+            self.table.give_pages(rows, missing, self._holdings.take(num_missing))
         batch, sampling_rows = self.table.build_batch(rows, extend)
+        self.table.expect(rows, extend, sampling_rows)
         return Step(rows, extend, sampling_rows, batch)
 
-    def commit(self, step: Step, token_ids: Int32Array) -> list[TokenOutput]:
-        """Book a finished forward: computed tokens, cache, new tokens, ends."""
-        table = self.table
-        table.num_computed[step.rows] += step.extend
+    def _launch(self, step: Step) -> bool:
+        """Whether the step runs; if not, its flight says why when it is landed."""
+        try:
+            self.flights.append(Flight(step, self.runner.launch(step.batch)))
+        except Exception as error:
+            self.flights.append(Flight(step, Failed(error)))
+            return False
+        return True
+
+    def _land(self) -> list[TokenOutput]:
+        """Wait for the oldest step in flight and book it."""
+        flight = self.flights.popleft()
+        try:
+            token_ids = flight.tokens.result()
+        except Exception as error:
+            outputs = self._fail(flight.step, error)
+        else:
+            outputs = self._commit(flight.step, token_ids)
+        for pages in flight.frees:
+            self.pool.free(pages)
+        for request in [request for request in self.leaving if not self._is_in_flight(request)]:
+            self._holdings.leave(request, keep=self.leaving.pop(request))
+        return outputs
+
+    def _commit(self, step: Step, token_ids: Int32Array) -> list[TokenOutput]:
+        """Book a finished step: computed tokens, cache, new tokens, ends."""
+        table, rows, extend, sampling_rows = self.table, step.rows, step.extend, step.sampling_rows
         self.counters.steps += 1
         self.counters.computed += len(step.batch.input_ids)
+        if self.leaving:
+            runs, samples = self._still_runs(rows), self._still_runs(sampling_rows)
+            self.counters.surplus += int(extend[~runs].sum())
+            rows, extend = rows[runs], extend[runs]
+            sampling_rows, token_ids = sampling_rows[samples], token_ids[samples]
+        table.num_computed[rows] += extend
         self.counters.output += len(token_ids)
-        for row in step.rows[step.extend > 1].tolist():
-            self._insert(table.request(row), whole_pages_only=True)
-        stopped, full = table.append_tokens(step.sampling_rows, token_ids)
-        return self._outputs(step.sampling_rows.tolist(), token_ids.tolist(), stopped, full)
+        for row in rows[extend > 1].tolist():
+            self._holdings.insert(table.request(row), whole_pages_only=True)
+        stopped, full = table.append_tokens(sampling_rows, token_ids)
+        return self._outputs(sampling_rows.tolist(), token_ids.tolist(), stopped, full)
+
+    def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
+        return ~np.isin(rows, [request.row for request in self.leaving])
+
+    def _is_in_flight(self, request: Request) -> bool:
+        return any(flight.has(request.row) for flight in self.flights)
 
     def _outputs(
         self, rows: list[int], token_ids: list[int], stopped: NDArray[np.bool_], full: NDArray[np.bool_]
@@ -147,17 +185,15 @@ class Scheduler:
         ]
         for i in np.flatnonzero(stopped | full).tolist():
             request = self.table.request(rows[i])
-            num_tokens = int(self.table.num_tokens[rows[i]])
-            self._leave_table(request, keep=True)
-            outputs[i] = self._finish(request, "stop" if stopped[i] else "length", token_ids[i], num_tokens)
+            outputs[i] = self._end(request, "stop" if stopped[i] else "length", token_ids[i])
         return outputs
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What running requests compute next: rows, their tokens (one or more), the pages that they lack for them."""
         table, budget = self.table, self.config.max_num_batched_tokens
-        rows = table.rows
-        computed = table.num_computed[rows]
-        extend = table.num_tokens[rows] - computed
+        rows = table.rows_to_go_on() if self.flights else table.rows
+        computed = table.num_scheduled[rows]
+        extend = table.num_expected[rows] - computed
         if extend.sum() > budget:
             order = np.argsort(extend > 1, kind="stable")
             rows, computed, wanted = rows[order], computed[order], extend[order]
@@ -166,15 +202,12 @@ class Scheduler:
             rows, computed, extend = rows[gets], computed[gets], extend[gets]
         return rows, extend, table.missing_pages(rows, computed + extend)
 
-    def _available_pages(self) -> int:
-        return self.pool.num_free + self.cache.num_evictable
-
     def _preempt_until_it_fits(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Preempt the newest requests until the others' next step finds its pages."""
         while True:
             self._preempt(self.table.request(int(self.table.rows[-1])))
             rows, extend, missing = self._next_extends()
-            if missing.sum() <= self._available_pages():
+            if missing.sum() <= self._holdings.num_available:
                 return rows, extend, missing
 
     def _admit(self, budget: int) -> bool:
@@ -191,61 +224,39 @@ class Scheduler:
         return admitted
 
     def _preempt(self, request: Request) -> None:
+        """Set a request back that is in no step in flight."""
         self.counters.preemptions += 1
         row = request.row
         request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
-        self._leave_table(request, keep=True)
+        request.account_run(int(self.table.num_computed[row]))
+        self.table.retire(request)
+        self._holdings.leave(request, keep=True)
         self.waiting.appendleft(request)
 
-    def _leave_table(self, request: Request, *, keep: bool) -> None:
-        """Take a request out of the running table; its computed tokens stay cached unless they are in doubt."""
-        table, row = self.table, request.row
-        request.account_run(int(table.num_computed[row]))
-        if keep:
-            self._insert(request, whole_pages_only=False)
-        own = table.pages_of(request)[request.num_borrowed :]
-        self.pool.free(own)
-        assert request.node is not None
-        self.cache.unlock(request.node)
-        request.node, request.num_borrowed = None, 0
-        table.remove(request)
-
-    def _insert(self, request: Request, *, whole_pages_only: bool) -> None:
-        """Hand the request's computed tokens to the tree and borrow them from there from now on.
-
-        With a part-filled last page the request must be about to leave: that page is the tree's or free afterwards.
-        """
-        table, size = self.table, self.pool.page_size
-        num_tokens = int(table.num_computed[request.row])
-        if whole_pages_only:
-            num_tokens -= num_tokens % size
-        if num_tokens <= request.num_borrowed * size:
-            return
-        ids = table.tokens[request.row, :num_tokens].tobytes()
-        pages = table.page_table[request.row, : -(-num_tokens // size)]
-        given = pages.copy()
-        result = self.cache.insert(ids, given, request.node)
-        # Pages that the tree had already: use its copies and give ours back.
-        duplicates = given[request.num_borrowed : len(given) - result.num_owned]
-        pages[: len(result.pages)] = result.pages
-        self.pool.free(duplicates)
-        self.pool.free(result.dropped)
-        request.node, request.num_borrowed = result.node, len(given)
-
-    def _take_pages(self, n: int) -> Int32Array:
-        evicted = max(0, n - self.pool.num_free)
-        self.counters.evicted_pages += evicted
-        return take_pages(self.cache, self.pool, n)
+    def _end(
+        self,
+        request: Request,
+        reason: FinishReason,
+        token_id: int | None,
+        error: str | None = None,
+        *,
+        keep: bool = True,
+    ) -> TokenOutput:
+        """Run a request no longer; what it holds goes as soon as no step in flight uses it."""
+        row = request.row
+        request.account_run(int(self.table.num_computed[row]))
+        output = self._finish(request, reason, token_id, int(self.table.num_tokens[row]), error)
+        self.table.retire(request)
+        if self._is_in_flight(request):
+            self.leaving[request] = keep
+        else:
+            self._holdings.leave(request, keep=keep)
+        return output
 
     def _fail(self, step: Step, error: Exception) -> list[TokenOutput]:
         text = f"the model's forward pass failed: {type(error).__name__}: {error}"
-        outputs = []
-        for row in step.rows.tolist():
-            request = self.table.request(row)
-            num_tokens = int(self.table.num_tokens[row])
-            self._leave_table(request, keep=False)
-            outputs.append(self._finish(request, "error", None, num_tokens, text))
-        return outputs
+        requests = [self.table.request(row) for row in step.rows[self._still_runs(step.rows)].tolist()]
+        return [self._end(request, "error", None, text, keep=False) for request in requests]
 
     def _finish(
         self,

@@ -12,6 +12,8 @@ class Counters:
     cached: int = 0
     computed: int = 0
     """Tokens that went through the model: prompts, outputs and what was recomputed."""
+    surplus: int = 0
+    """Of these, what was computed ahead for requests that turned out to have ended."""
     output: int = 0
     preemptions: int = 0
     evicted_pages: int = 0

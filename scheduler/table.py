@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array, SamplingBatch
+from deeproot.engine.batch import FedTokens, ForwardBatch, Int32Array, Int64Array, SamplingBatch
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.request import Request
 
@@ -16,7 +16,8 @@ class RunningTable:
     """One row a running request; `rows` lists those in use, longest running first.
 
     Arrays are indexed by row. `page_table[row, :num_pages[row]]` are the request's pages in order, those that it
-    borrows from the tree first.
+    borrows from the tree first. `num_tokens` and `num_computed` count what has come back from the model,
+    `num_expected` and `num_scheduled` also what steps in flight will bring; with none in flight they are equal.
     """
 
     def __init__(self, config: SchedulerConfig, page_size: int) -> None:
@@ -28,6 +29,11 @@ class RunningTable:
         self.page_table: Int32Array = np.zeros((n, -(-width // page_size)), dtype=np.int32)
         self.num_tokens: Int64Array = np.zeros(n, dtype=np.int64)
         self.num_computed: Int64Array = np.zeros(n, dtype=np.int64)
+        self.num_expected: Int64Array = np.zeros(n, dtype=np.int64)
+        self.num_scheduled: Int64Array = np.zeros(n, dtype=np.int64)
+        self.sampled_at: Int64Array = np.zeros(n, dtype=np.int64)
+        """Where a row's expected token stands among the tokens of the step that samples it."""
+        self.step_by_step: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
         self.num_pages: Int64Array = np.zeros(n, dtype=np.int64)
         self.limit: Int64Array = np.zeros(n, dtype=np.int64)
         self.stop_ids: Int32Array = np.full((n, 4), _NO_TOKEN, dtype=np.int32)
@@ -53,8 +59,9 @@ class RunningTable:
         request.row = row
         self.tokens[row, : len(ids)] = ids
         self.page_table[row, : len(pages)] = pages
-        self.num_tokens[row] = len(ids)
-        self.num_computed[row] = num_computed
+        self.num_tokens[row] = self.num_expected[row] = len(ids)
+        self.num_computed[row] = self.num_scheduled[row] = num_computed
+        self.step_by_step[row] = request.step_by_step
         self.num_pages[row] = len(pages)
         self.limit[row] = limit
         self.temperature[row] = sampling.temperature
@@ -65,9 +72,13 @@ class RunningTable:
         self._set_stop_ids(row, sampling.stop_token_ids)
         self.rows = np.append(self.rows, row)
 
+    def retire(self, request: Request) -> None:
+        """Run a request no longer; its row stays its own until it is removed."""
+        self.rows = self.rows[self.rows != request.row]
+
     def remove(self, request: Request) -> None:
+        """Free the row of a retired request."""
         row = request.row
-        self.rows = self.rows[self.rows != row]
         self.requests[row] = None
         request.row = -1
         self._unused.append(row)
@@ -84,9 +95,12 @@ class RunningTable:
     def pages_of(self, request: Request) -> Int32Array:
         return self.page_table[request.row, : self.num_pages[request.row]]
 
-    def computed_ids(self, request: Request) -> bytes:
-        """The tokens whose K and V exist, as int32 bytes."""
-        return self.tokens[request.row, : self.num_computed[request.row]].tobytes()
+    def rows_to_go_on(self) -> Int64Array:
+        """The rows that may compute more although their last token is still expected: not those that end with it."""
+        rows = self.rows
+        expects = self.num_expected[rows] > self.num_tokens[rows]
+        ends = self.num_expected[rows] >= self.limit[rows]
+        return rows[~(expects & (ends | self.step_by_step[rows]))]
 
     def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
         """Pages that each row lacks to hold `num_tokens` tokens, 0 or more."""
@@ -105,7 +119,7 @@ class RunningTable:
 
     def build_batch(self, rows: Int64Array, extend: Int64Array) -> tuple[ForwardBatch, Int64Array]:
         """The batch in which `rows[i]` computes its next `extend[i] >= 1` tokens, and the rows that sample."""
-        before = self.num_computed[rows]
+        before = self.num_scheduled[rows]
         after = before + extend
         cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
         np.cumsum(extend, out=cu_seqlens[1:])
@@ -116,13 +130,19 @@ class RunningTable:
             positions = np.repeat(before - cu_seqlens[:-1], extend) + np.arange(len(row_of_token))
         page = positions // self.page_size
         slots = (self.page_table[row_of_token, page] - page) * self.page_size + positions
-        samples = after == self.num_tokens[rows]
+        samples = after == self.num_expected[rows]
         last_tokens = cu_seqlens[1:].astype(np.int64) - 1
+        input_ids = self.tokens[row_of_token, positions]
+        expected = before >= self.num_tokens[rows]
+        fed = None
+        if expected.any():
+            fed = FedTokens(last_tokens[expected], self.sampled_at[rows[expected]])
+            input_ids[fed.tokens] = 0
         sampling_rows = rows
         if not samples.all():
             sampling_rows, last_tokens = rows[samples], last_tokens[samples]
         batch = ForwardBatch(
-            input_ids=self.tokens[row_of_token, positions],
+            input_ids=input_ids,
             positions=positions,
             slot_mapping=slots,
             page_table=self.page_table[rows, : int(page.max()) + 1],
@@ -130,8 +150,15 @@ class RunningTable:
             seq_lens=after.astype(np.int32),
             logits_indices=last_tokens,
             sampling=self._sampling_batch(sampling_rows),
+            fed=fed,
         )
         return batch, sampling_rows
+
+    def expect(self, rows: Int64Array, extend: Int64Array, sampling_rows: Int64Array) -> None:
+        """Book a step that is about to be launched."""
+        self.num_scheduled[rows] += extend
+        self.num_expected[sampling_rows] += 1
+        self.sampled_at[sampling_rows] = np.arange(len(sampling_rows))
 
     def append_tokens(
         self, rows: Int64Array, token_ids: Int32Array
@@ -150,7 +177,7 @@ class RunningTable:
             top_p=self.top_p[rows],
             min_p=self.min_p[rows],
             seeds=self.seeds[rows],
-            positions=self.num_tokens[rows],
+            positions=self.num_expected[rows],
         )
 
     def _set_stop_ids(self, row: int, stop_ids: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+from deeproot.runtime.context.calls import calls_of
 from deeproot.runtime.context.envelope import Defence, Envelopes, Provenance, iso_time
 from deeproot.runtime.context.events import Event, EventKind, payload_text
 from deeproot.runtime.context.frozen_tools import spell_tools
@@ -129,19 +130,10 @@ class Stager:
         return self._item(event, "tools", "system", spelled, Authority.SUPERVISOR, Channel.INSTRUCTION)
 
     def _assistant(self, event: Event, text: str) -> Item:
-        calls = event.data.get("message", {}).get("tool_calls") or []
-        for call in calls:
-            if isinstance(call, Mapping) and isinstance(call.get("id"), str):
-                self._calls[call["id"]] = call.get("function") or {}
-        if not calls and event.call_id is not None:
-            self._calls[event.call_id] = {
-                "name": "shell",
-                "arguments": event.data.get("step", {}).get("action", ""),
-            }
-        ids = [call["id"] for call in calls if isinstance(call, Mapping) and isinstance(call.get("id"), str)]
-        if event.call_id is not None:
-            ids.append(event.call_id)
+        calls = calls_of(event)
+        self._calls.update(calls)
         item = self._item(event, "assistant", "assistant", text, Authority.UNTRUSTED, Channel.OBSERVATION)
+        ids = [made for made in (*calls, event.call_id) if made is not None]
         return replace(item, call_ids=tuple(dict.fromkeys(ids)))
 
     def _tool_result(self, event: Event, text: str) -> Item:

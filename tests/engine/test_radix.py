@@ -8,9 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from deeproot.engine.ghosts import Ghosts
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_checks import check_tree
-from deeproot.engine.radix_node import Node
+from deeproot.engine.radix_node import NO_PAGES, Node, Root
 
 Prefix = tuple[int, ...]
 
@@ -82,6 +83,12 @@ class BruteForceTree:
         return out
 
 
+def common_length(one: Prefix, other: Prefix) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
 sequences = st.lists(st.integers(0, 2), min_size=0, max_size=22)
 
 
@@ -93,6 +100,7 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
         self.held: list[tuple[Node, Prefix]] = []
         self.known: list[Prefix] = [()]
         self.next_page = 0
+        self.evicted: set[Prefix] = set()
 
     def full(self, base: int, cut: int, tail: list[int]) -> Prefix:
         """A sequence that often shares a start with an earlier one."""
@@ -122,6 +130,9 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
         if found.copy_from is not None:
             assert found.copy_from.page in [self.model.records[s].page for s in sources]
         self.model.touch_path(seen[:whole])
+        gone = [common_length(seen, prefix) for prefix in self.evicted]
+        assert self.tree.once_cached(as_bytes(ids), found, limit) == max([whole + inside, *gone])
+        assert self.tree.once_cached(as_bytes(ids), found, limit, b"other") == whole + inside
         if lock:
             self.tree.lock(found.node)
             self.model.locks.append(seen[:whole])
@@ -183,7 +194,9 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 9))
     def evict(self, n: int) -> None:
+        before = set(self.model.records)
         assert sorted(self.tree.evict(n).tolist()) == sorted(self.model.evict(n))
+        self.evicted |= before - set(self.model.records)
 
     @invariant()
     def counts_agree(self) -> None:
@@ -228,3 +241,44 @@ def test_unlock_without_lock_is_an_error() -> None:
     node = insert(tree, [1] * 8, 0)
     with pytest.raises(RuntimeError, match="unlock"):
         tree.unlock(node)
+
+
+def test_namespaces_share_memory_and_nothing_else() -> None:
+    tree = RadixCache(4)
+    ids = as_bytes(list(range(10)))
+    for i, name in enumerate((b"", b"a", b"b")):
+        assert tree.probe(ids, name) == tree.match(ids, namespace=name).num_reusable == 0
+        tree.insert(ids, np.arange(3 * i, 3 * i + 3, dtype=np.int32), namespace=name)
+        check_tree(tree)
+        assert tree.match(ids, namespace=name).pages.tolist() == [3 * i, 3 * i + 1]
+    assert tree.num_pages == 9
+    assert sorted(tree.evict(9).tolist()) == list(range(9))
+    found = tree.match(ids, namespace=b"c")
+    assert tree.once_cached(ids, found, 10, b"c") == 0
+    assert tree.once_cached(ids, tree.match(ids, namespace=b"a"), 10, b"a") == 10
+
+
+def test_names_that_nobody_uses_any_more_are_forgotten() -> None:
+    tree = RadixCache(4)
+    held = tree.match(b"", namespace=b"held").node
+    tree.lock(held)
+    insert(tree, [1] * 8, 0)
+    for i in range(1000):
+        tree.match(as_bytes([i] * 8), namespace=str(i).encode())
+        assert len(tree.roots()) <= 68
+    assert {b"", b"held"} <= {root.namespace for root in tree.roots()}
+    assert tree.probe(as_bytes([1] * 8)) == 8
+
+
+def test_what_is_remembered_of_the_evicted_is_bounded() -> None:
+    ghosts = Ghosts(max_nodes=10, max_bytes=100)
+    root = Root(b"")
+    for i in range(1000):
+        ghosts.add(Node(as_bytes([i] * (i % 30)), NO_PAGES, root))
+        assert len(ghosts) <= 10
+        assert ghosts.num_bytes <= 100
+    ids = as_bytes([999] * 9)
+    ghosts.add(Node(ids, NO_PAGES, root))
+    assert ghosts.reach(ids + ids, 0, 72, b"") == 36
+    assert ghosts.reach(ids + ids, 0, 20, b"") == 20
+    assert ghosts.reach(as_bytes([998] * 9), 0, 36, b"") == 0

@@ -1,6 +1,8 @@
 """A model for scheduler tests whose next token depends on every token before it, read back from the KV pages."""
 
 import zlib
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,37 +21,97 @@ def make_pool(page_size: int, num_pages: int) -> KVPool:
     return KVPool(KVLayout(1, 1, 2, page_size, torch.float64), num_pages)
 
 
+@dataclass(eq=False)
+class EchoStep:
+    """A launched step; its model computes it when it likes, at the latest when its result is asked for."""
+
+    model: "EchoModel"
+    batch: ForwardBatch
+    before: "EchoStep | None"
+    fails: bool
+    tokens: Int32Array | None = None
+
+    def result(self) -> Int32Array:
+        while self in self.model.queue:
+            self.model.compute_one()
+        if self.fails:
+            raise RuntimeError("planned failure")
+        assert self.tokens is not None
+        return self.tokens
+
+
 class EchoModel:
     """Writes (token, position) as K of each new token and hashes what the page table leads back to.
 
-    A wrong page, slot, copy or length, or a page that somebody else overwrote, changes the tokens that follow.
+    A wrong page, slot, copy or length, or a page that somebody else overwrote, changes the tokens that follow. Steps are
+    computed in order, as on a device, but as late as `lag` says, so that pages are zeroed and copied before steps
+    that were launched earlier.
     """
 
     def __init__(self, pool: KVPool) -> None:
         self.k = pool.kv(0)[0]
         self.page_size = pool.page_size
+        self.lag = 0
+        """Launched steps that may be left to be computed after a launch."""
+        self.queue: deque[EchoStep] = deque()
         self.fail_next = False
+        """Fail at the next launch."""
+        self.fail_late = False
+        """Launch the next step as if all were well, and let its result fail."""
         self.largest_step = 0
+        self.num_fed = 0
+        self._latest: EchoStep | None = None
+        self._lost: set[int] = set()
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def launch(self, batch: ForwardBatch) -> EchoStep:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("planned failure")
         self.largest_step = max(self.largest_step, len(batch.input_ids))
-        for token, position, slot in zip(batch.input_ids, batch.positions, batch.slot_mapping, strict=True):
+        self._latest = EchoStep(self, batch, self._latest, self.fail_late)
+        self.fail_late = False
+        self.queue.append(self._latest)
+        while len(self.queue) > self.lag:
+            self.compute_one()
+        return self._latest
+
+    def compute_one(self) -> None:
+        """Compute the oldest step that is not computed yet, if there is one."""
+        if not self.queue:
+            return
+        step = self.queue.popleft()
+        before, step.before = step.before, None
+        if step.fails:
+            # What it should have written is missing for whoever reads it, and so are its tokens.
+            self._lost.update(step.batch.slot_mapping.tolist())
+            return
+        step.tokens = self._compute(step.batch, before)
+
+    def _compute(self, batch: ForwardBatch, before: EchoStep | None) -> Int32Array:
+        input_ids = batch.input_ids.copy()
+        if batch.fed is not None:
+            assert before is not None
+            assert (input_ids[batch.fed.tokens] == 0).all()
+            self.num_fed += len(batch.fed.tokens)
+            if before.tokens is not None:
+                input_ids[batch.fed.tokens] = before.tokens[batch.fed.sampled]
+        for token, position, slot in zip(input_ids, batch.positions, batch.slot_mapping, strict=True):
             page, offset = divmod(int(slot), self.page_size)
             assert (self.k[page, 0, offset] == 0).all(), "a slot is written twice"
             self.k[page, 0, offset] = torch.tensor([int(token) + 1, int(position)])
         ends = batch.cu_seqlens_q[1:].tolist()
         sequence_of = {end - 1: i for i, end in enumerate(ends)}
         samples = [self._read(batch, sequence_of[i]) for i in batch.logits_indices.tolist()]
+        assert batch.sampling.positions.tolist() == [len(ids) for ids in samples]
         return np.array([next_token(ids) for ids in samples], dtype=np.int32)
 
     def _read(self, batch: ForwardBatch, i: int) -> list[int]:
         ids = []
         for position in range(int(batch.seq_lens[i])):
             page = int(batch.page_table[i, position // self.page_size])
-            token, written_at = self.k[page, 0, position % self.page_size].tolist()
-            assert written_at == position, "a page holds another position"
+            offset = position % self.page_size
+            token, written_at = self.k[page, 0, offset].tolist()
+            is_lost = token == 0 and page * self.page_size + offset in self._lost
+            assert is_lost or (token > 0 and written_at == position), "a page holds another position"
             ids.append(int(token) - 1)
         return ids

@@ -17,10 +17,15 @@ STOP = 7
 
 
 def make_scheduler(
-    page_size: int = 4, num_pages: int = 32, seqs: int = 8, budget: int = 16, max_len: int = 96
+    page_size: int = 4,
+    num_pages: int = 32,
+    seqs: int = 8,
+    budget: int = 16,
+    max_len: int = 96,
+    overlap: bool = False,
 ) -> Scheduler:
     pool = make_pool(page_size, num_pages)
-    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size))
+    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size), overlap)
     return Scheduler(config, RadixCache(page_size), pool, EchoModel(pool))
 
 
@@ -67,31 +72,52 @@ class AnyLoad(RuleBasedStateMachine):
         pool_tokens=st.sampled_from([48, 64, 160]),
         seqs=st.integers(1, 6),
         budget=st.integers(6, 24),
+        overlap=st.booleans(),
     )
-    def start(self, page_size: int, pool_tokens: int, seqs: int, budget: int) -> None:
-        self.scheduler = make_scheduler(page_size, pool_tokens // page_size, seqs, budget, 48)
+    def start(self, page_size: int, pool_tokens: int, seqs: int, budget: int, overlap: bool) -> None:
+        self.scheduler = make_scheduler(page_size, pool_tokens // page_size, seqs, budget, 48, overlap)
         self.budget = budget
+        self.failures = 0
         self.live: dict[str, tuple[list[int], int]] = {}
         self.said: dict[str, list[int]] = {}
         self.known: list[list[int]] = [[]]
         self.count = 0
 
-    @rule(base=st.integers(0, 99), cut=st.integers(0, 60), tail=prompts, max_tokens=st.integers(1, 30))
-    def arrive(self, base: int, cut: int, tail: list[int], max_tokens: int) -> None:
+    @rule(
+        base=st.integers(0, 99),
+        cut=st.integers(0, 60),
+        tail=prompts,
+        max_tokens=st.integers(1, 30),
+        step_by_step=st.booleans(),
+    )
+    def arrive(self, base: int, cut: int, tail: list[int], max_tokens: int, step_by_step: bool) -> None:
         ids = (self.known[base % len(self.known)][:cut] + tail)[:47]
-        self.known.append(ids)
+        # Others may start with what this one is about to say.
+        self.known.append(ids + alone(ids, max_tokens, 48, (STOP,))[0])
         self.count += 1
         rid = str(self.count)
         self.live[rid], self.said[rid] = (ids, max_tokens), []
         self.scheduler.add(request(rid, ids, max_tokens, (STOP,)))
+        self.scheduler.waiting[-1].step_by_step = step_by_step
+
+    @rule(lag=st.integers(0, 2))
+    def results_come(self, lag: int) -> None:
+        """At once, when the next step is launched, or only when they are asked for."""
+        self.scheduler.runner.lag = lag
+
+    @rule()
+    def device_goes_on(self) -> None:
+        self.scheduler.runner.compute_one()
 
     @rule(times=st.integers(1, 6))
     def step(self, times: int) -> None:
         for _ in range(times):
-            had_work = self.scheduler.has_work
-            before = self.scheduler.counters.computed
+            had_work, before = self.scheduler.has_work, self.progress()
             self.take(self.scheduler.step())
-            assert not had_work or self.scheduler.counters.computed > before, "work, but no progress"
+            assert not had_work or self.progress() != before, "work, but no progress"
+
+    def progress(self) -> tuple[int, int]:
+        return self.scheduler.counters.computed, len(self.scheduler.flights)
 
     @precondition(lambda self: self.live)
     @rule(which=st.integers(0, 99))
@@ -104,20 +130,27 @@ class AnyLoad(RuleBasedStateMachine):
         assert output.usage.output == len(self.said[rid])
         del self.live[rid]
 
-    @rule()
-    def forward_fails(self) -> None:
-        running = {r.rid for r in self.scheduler.table.running()}
-        self.scheduler.runner.fail_next = True
-        outputs = self.scheduler.step()
-        self.scheduler.runner.fail_next = False
-        for output in outputs:
-            assert output.finish_reason == "error"
-            assert "planned failure" in (output.error or "")
-            del self.live[output.rid]
-        assert running.isdisjoint(self.live) or len(running) > self.budget
+    @rule(late=st.booleans())
+    def forward_fails(self, late: bool) -> None:
+        scheduler, model = self.scheduler, self.scheduler.runner
+        running = {r.rid for r in scheduler.table.running()}
+        self.failures += 1
+        model.fail_next, model.fail_late = not late, late
+        self.take(scheduler.step())
+        launched = not (model.fail_next or model.fail_late)
+        model.fail_next = model.fail_late = False
+        if late:
+            self.take(scheduler.drain())
+        if launched and not scheduler.config.overlap:
+            assert running.isdisjoint(self.live) or len(running) > self.budget
 
     def take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
+            if output.finish_reason == "error":
+                assert "planned failure" in (output.error or "")
+                assert self.failures, "a request failed though nothing was to"
+                del self.live[output.rid]
+                continue
             assert output.token_id is not None
             self.said[output.rid].append(output.token_id)
             if output.finish_reason is None:
@@ -139,6 +172,7 @@ class AnyLoad(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "scheduler"):
+            self.failures = 0
             for outputs in run(self.scheduler).values():
                 self.take(outputs)
             assert not self.live

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
+import torch
 import uvicorn
 
-from deeproot.engine.batch import ForwardBatch, Int32Array
+from deeproot.engine.batch import ForwardBatch
+from deeproot.engine.runner import PendingTokens
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_setup import LoadedEngine, load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
@@ -21,8 +23,8 @@ from deeproot.runtime.server.serve import bind
 from deeproot.runtime.server.startup import open_for_requests
 from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.speech import Texts
+from deeproot.scheduler.flight import Forward, Pending
 from deeproot.scheduler.invariants import check_idle
-from deeproot.scheduler.scheduler import Forward
 
 
 class ScriptedForward:
@@ -47,14 +49,14 @@ class ScriptedForward:
         self._scripts[seed] = [*ids, end_id]
         return seed
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
-        tokens = self._forward.forward(batch).copy()
+    def launch(self, batch: ForwardBatch) -> Pending:
+        tokens = self._forward.launch(batch).result().copy()
         seeds, positions = batch.sampling.seeds.tolist(), batch.sampling.positions.tolist()
         for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
             if seed in self._scripts:
                 start = self._starts.setdefault(seed, position)
                 tokens[i] = self._scripts[seed][position - start]
-        return tokens
+        return PendingTokens(torch.from_numpy(tokens))
 
 
 class SlowForward:
@@ -64,9 +66,9 @@ class SlowForward:
         self._forward = forward
         self._seconds = seconds
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def launch(self, batch: ForwardBatch) -> Pending:
         time.sleep(self._seconds)
-        return self._forward.forward(batch)
+        return self._forward.launch(batch)
 
 
 class BrokenForward:
@@ -76,10 +78,10 @@ class BrokenForward:
         self._forward = forward
         self.broken = False
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
+    def launch(self, batch: ForwardBatch) -> Pending:
         if self.broken:
             raise RuntimeError("no memory left")
-        return self._forward.forward(batch)
+        return self._forward.launch(batch)
 
 
 @dataclass
