@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from llguidance import regex_to_lark
 
@@ -50,7 +49,7 @@ class GrammarText:
         """JSON that validates against `schema`, which has passed `checked_schema`."""
         if isinstance(schema, bool):
             return f"%json {json.dumps(schema)}"
-        return f"%json {_dumped({**schema, 'x-guidance': _JSON_SETTINGS})}"
+        return f"%json {json.dumps({**schema, 'x-guidance': _JSON_SETTINGS})}"
 
     def regex(self, pattern: str) -> str:
         """Text that the whole pattern matches."""
@@ -78,7 +77,7 @@ class GrammarText:
         lark = NO_FORCING + "\n".join(self._rules) + "\n"
         if not self._parts:
             return lark
-        return _dumped({"grammars": [{"name": "whole", "lark_grammar": lark}, *self._parts]})
+        return json.dumps({"grammars": [{"name": "whole", "lark_grammar": lark}, *self._parts]})
 
 
 def add_structure(grammar: GrammarText, wanted: StructuredOutputs) -> str:
@@ -100,8 +99,4 @@ def _unanchored(pattern: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(text) if text else ""

@@ -137,8 +137,8 @@ class OutputGrammars:
             schema = checked_schema(structure.json, field)
             self._check.schema(schema, field)
             return StructuredOutputs(json=schema)
-        if structure.regex is not None and len(structure.regex) > MAX_PATTERN_CHARS:
-            raise OptionError(field, f"{field} has more than {MAX_PATTERN_CHARS} characters.")
+        if structure.regex is not None:
+            _check_text(structure.regex, MAX_PATTERN_CHARS, field)
         if structure.choice is not None:
             _check_choices(structure.choice, field)
         if structure.grammar is not None:
@@ -157,9 +157,15 @@ def _check_choices(choices: Sequence[str], field: str) -> None:
         raise OptionError(field, f"{field} holds an empty text: leave it out.")
 
 
+def _check_text(text: str, max_chars: int, field: str) -> None:
+    if len(text) > max_chars:
+        raise OptionError(field, f"{field} has more than {max_chars} characters.")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise OptionError(field, f"{field} holds half of a surrogate pair, which no text can have.")
+
+
 def _as_lark(grammar: str, field: str) -> str:
-    if len(grammar) > MAX_GIVEN_GRAMMAR_CHARS:
-        raise OptionError(field, f"{field} has more than {MAX_GIVEN_GRAMMAR_CHARS} characters.")
+    _check_text(grammar, MAX_GIVEN_GRAMMAR_CHARS, field)
     if "::=" not in grammar:
         return grammar
     try:

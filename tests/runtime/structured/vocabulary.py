@@ -57,3 +57,16 @@ def write(backend: LLGuidanceBackend, grammar: str, seed: int, max_tokens: int =
             return output
         output += TOKENS.pieces[token]
     return None
+
+
+def reads(backend: LLGuidanceBackend, grammar: str, *output: bytes | list[int]) -> bool:
+    """Whether a grammar takes an output, bytes or ids, byte by byte, and can end after it."""
+    matcher = backend.fork(backend.compile(grammar))
+    masks = np.zeros((1, mask_width(VOCAB_SIZE)), np.int32)
+    for token in [token for part in output for token in part]:
+        backend.fill([matcher], masks)
+        if token not in allowed(masks[0]):
+            return False
+        backend.accept([matcher], [token])
+    backend.fill([matcher], masks)
+    return END in allowed(masks[0])
