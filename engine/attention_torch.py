@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.layers import soft_cap
+from deeproot.engine.paged_rows import PagedRows
 from deeproot.engine.transfer import to_device
 
 
@@ -76,8 +77,9 @@ class TorchAttention:
         scale: float | None = None,
         cap: float | None = None,
         windows: Sequence[int | None] = (),
+        dtype: torch.dtype | None = None,
     ) -> None:
-        """pool: of the model's own dtype. scale: what scores are multiplied by; None is `head_dim ** -0.5`.
+        """pool: of the model's own dtype, or e4m3. scale: what scores are multiplied by; None is `head_dim ** -0.5`.
 
         cap: scaled scores become `cap * tanh(score / cap)`. windows: of each layer, how many of the last tokens, itself
         included, a token attends to; None is all; empty: all, in every layer.
@@ -86,6 +88,7 @@ class TorchAttention:
         self._scale = pool.layout.head_dim**-0.5 if scale is None else scale
         self._cap = cap
         self._windows = list(windows) or [None] * pool.layout.num_layers
+        self._dtype = dtype or pool.layout.dtype
         self._device = pool.kv(0)[0].device
         self._plan: _Plan | None = None
 
@@ -108,15 +111,15 @@ class TorchAttention:
         plan = self._plan
         if plan is None:
             raise RuntimeError("run was called before plan")
-        k_pool, v_pool = self._pool.kv(layer)
-        k_pool[plan.pages, :, plan.offsets] = k
-        v_pool[plan.pages, :, plan.offsets] = v
+        k_rows, v_rows = map(PagedRows, self._pool.kv(layer), self._pool.scales(layer))
+        k_rows.write(k, plan.pages, plan.offsets)
+        v_rows.write(v, plan.pages, plan.offsets)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         work = plan.work[self._windows[layer]]
         for extend in work.extends:
-            out[extend.rows] = self._extend(extend, q, k, v, k_pool, v_pool)
+            out[extend.rows] = self._extend(extend, q, k, v, k_rows, v_rows)
         for decode in work.decodes:
-            out[decode.rows] = self._decode(decode, q, k_pool, v_pool)
+            out[decode.rows] = self._decode(decode, q, k_rows, v_rows)
         return out
 
     def _extend(
@@ -125,23 +128,21 @@ class TorchAttention:
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
-        k_pool: torch.Tensor,
-        v_pool: torch.Tensor,
+        k_rows: PagedRows,
+        v_rows: PagedRows,
     ) -> torch.Tensor:
         if part.tiles is None:
             keys, values = k[part.rows].transpose(0, 1), v[part.rows].transpose(0, 1)
         else:
-            keys = _gather(k_pool, part.tiles, 1)[0, :, : part.num_keys]
-            values = _gather(v_pool, part.tiles, 1)[0, :, : part.num_keys]
+            keys = k_rows.gather(part.tiles, 1, q.dtype)[0, :, : part.num_keys]
+            values = v_rows.gather(part.tiles, 1, q.dtype)[0, :, : part.num_keys]
         queries = q[part.rows].transpose(0, 1)
         out = self._attend(queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), part.mask)
         return out[0].transpose(0, 1)
 
-    def _decode(
-        self, part: _Decode, q: torch.Tensor, k_pool: torch.Tensor, v_pool: torch.Tensor
-    ) -> torch.Tensor:
-        b, num_kv_heads = len(part.rows), k_pool.shape[1]
-        keys, values = _gather(k_pool, part.tiles, b), _gather(v_pool, part.tiles, b)
+    def _decode(self, part: _Decode, q: torch.Tensor, k_rows: PagedRows, v_rows: PagedRows) -> torch.Tensor:
+        b, num_kv_heads = len(part.rows), k_rows.num_kv_heads
+        keys, values = (rows.gather(part.tiles, b, q.dtype) for rows in (k_rows, v_rows))
         if part.padding is not None:
             sequences, positions = part.padding
             keys[sequences, :, positions] = 0
@@ -198,7 +199,8 @@ class TorchAttention:
         q_len, seq_len = end - row, int(batch.seq_lens[i])
         if window is not None and window >= seq_len:
             window = None
-        uncached = q_len == seq_len
+        # e4m3 is read back, so that K and V are the same whether computed now or before.
+        uncached = q_len == seq_len and self._pool.layout.dtype == self._dtype
         if uncached and window is None and self._cap is None:
             return _Extend(slice(row, end), seq_len, None, None)
         start = int(self._first_read(batch.seq_lens[i : i + 1], q_len, window)[0])
@@ -243,18 +245,11 @@ class TorchAttention:
 
     def _mask(self, visible: torch.Tensor) -> torch.Tensor:
         """0 and -inf: an added mask is faster than one of booleans."""
-        mask = torch.zeros(visible.shape, dtype=self._pool.layout.dtype, device=self._device)
+        mask = torch.zeros(visible.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(~visible, -torch.inf)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return to_device(array, self._device)
-
-
-def _gather(pool: torch.Tensor, tiles: torch.Tensor, b: int) -> torch.Tensor:
-    """A contiguous copy `[b, num_kv_heads, pages * page_size, head_dim]`. pool: `[pages, num_kv_heads, page_size, head_dim]`."""
-    num_pages, num_kv_heads, page_size, head_dim = pool.shape
-    flat = pool.view(num_pages * num_kv_heads, page_size, head_dim)
-    return flat.index_select(0, tiles).view(b, num_kv_heads, -1, head_dim)
 
 
 def _attend_capped(

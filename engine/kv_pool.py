@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from deeproot.engine.batch import Int32Array
-from deeproot.engine.transfer import to_device
+from deeproot.engine.page_ops import PageOps, TorchPageOps
+
+FP8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,17 @@ class KVPool:
     pages and 0 * NaN is NaN.
     """
 
-    def __init__(self, layout: KVLayout, num_pages: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        layout: KVLayout,
+        num_pages: int,
+        device: torch.device | str = "cpu",
+        scales: tuple[torch.Tensor, torch.Tensor] | None = None,
+        ops: PageOps | None = None,
+    ) -> None:
+        """scales: of K and of V, each `[num_layers, num_kv_heads]` float32 on the device, by which values are divided
+        before they are kept as e4m3; for pools of that dtype only, and ones if None. ops: None is TorchPageOps.
+        """
         if num_pages < 1:
             raise ValueError(f"num_pages must be at least 1, got {num_pages}")
         self.layout = layout
@@ -48,6 +60,11 @@ class KVPool:
         # Not zeroed: the system then gives memory only for pages that are used, and start-up does not touch it all.
         self._k = torch.empty(shape, dtype=layout.dtype, device=device)
         self._v = torch.empty(shape, dtype=layout.dtype, device=device)
+        self._scales = None
+        if layout.dtype == FP8:
+            ones = torch.ones(layout.num_layers, layout.num_kv_heads, device=device)
+            self._scales = scales or (ones, ones)
+        self._ops = ops or TorchPageOps()
         self._zero(np.array([self.padding_page], dtype=np.int32))
         self._free = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
         self._num_free = num_pages
@@ -91,14 +108,15 @@ class KVPool:
         self._free[self._num_free : self._num_free + n] = pages
         self._num_free += n
 
+    def scales(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+        """What K and V of each head were divided by, each `[num_kv_heads]` float32; None if they were not."""
+        return (None, None) if self._scales is None else (self._scales[0][layer], self._scales[1][layer])
+
     def copy(self, src: int, dst: int, num_tokens: int) -> None:
         """Copy K and V of the first `num_tokens` tokens of page `src` into page `dst`, all layers."""
         if self.layout.num_layers:
-            self._k[:, dst, :, :num_tokens] = self._k[:, src, :, :num_tokens]
-            self._v[:, dst, :, :num_tokens] = self._v[:, src, :, :num_tokens]
+            self._ops.copy((self._k, self._v), src, dst, num_tokens)
 
     def _zero(self, pages: Int32Array) -> None:
         if len(pages) and self.layout.num_layers:
-            index = to_device(pages, self._k.device).long()
-            self._k.index_fill_(1, index, 0)
-            self._v.index_fill_(1, index, 0)
+            self._ops.zero((self._k, self._v), pages)

@@ -4,6 +4,7 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.batch import ForwardBatch, Int32Array
+from deeproot.engine.graphs import DecodeGraphs
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.sampling import sample
@@ -27,11 +28,20 @@ class Runner:
     """Runs batches on one device, in the order in which they are launched. Not for use by several threads at once."""
 
     def __init__(
-        self, model: CausalLM, pool: KVPool, attention: AttentionBackend, device: torch.device | str = "cpu"
+        self,
+        model: CausalLM,
+        pool: KVPool,
+        attention: AttentionBackend,
+        device: torch.device | str = "cpu",
+        graphs: DecodeGraphs | None = None,
     ) -> None:
-        """pool: the one that `attention` reads and writes; the page numbers of batches are its."""
+        """pool: the one that `attention` reads and writes; the page numbers of batches are its.
+
+        graphs: of the same model, pool and attention, replayed where they fit.
+        """
         self.model = model
         self.pool = pool
+        self.graphs = graphs
         self._attention = attention
         self._device = torch.device(device)
         self._sampled: torch.Tensor | None = None
@@ -56,11 +66,16 @@ class Runner:
         return self._logits(batch)
 
     def _logits(self, batch: ForwardBatch) -> torch.Tensor:
-        self._attention.plan(batch)
-        hidden = self.model.forward(
-            self._input_ids(batch), to_device(batch.positions, self._device), self._attention
-        )
+        hidden = self._hidden(batch)
         return self.model.logits(hidden[to_device(batch.logits_indices, self._device)])
+
+    def _hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        """`[T or more, hidden_size]`"""
+        input_ids = self._input_ids(batch)
+        if self.graphs is not None and self.graphs.takes(batch):
+            return self.graphs.hidden(batch, input_ids)
+        self._attention.plan(batch)
+        return self.model.forward(input_ids, to_device(batch.positions, self._device), self._attention)
 
     def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
         """`[T]` int64, with what the host does not know filled in."""

@@ -90,10 +90,22 @@ def cascade(
     prefix: int, suffixes: list[int], heads: int, kv_heads: int, head_dim: int, *, kv_itemsize: int = 2
 ) -> Cost:
     """Decode of sequences that share `prefix` tokens: the prefix is read once for all."""
-    apart = paged_decode(
-        [prefix + suffix for suffix in suffixes], heads, kv_heads, head_dim, kv_itemsize=kv_itemsize
-    )
-    again = 2 * prefix * (len(suffixes) - 1) * kv_heads * head_dim * kv_itemsize
+    sequences = [(1, prefix + suffix - 1) for suffix in suffixes]
+    return cascade_prefill(prefix, sequences, heads, kv_heads, head_dim, kv_itemsize=kv_itemsize)
+
+
+def cascade_prefill(
+    prefix: int,
+    sequences: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    kv_itemsize: int = 2,
+) -> Cost:
+    """As `paged_prefill`, of sequences whose first `prefix` cached tokens are the same and read once for all."""
+    apart = paged_prefill(sequences, heads, kv_heads, head_dim, kv_itemsize=kv_itemsize)
+    again = 2 * prefix * (len(sequences) - 1) * kv_heads * head_dim * kv_itemsize
     return Cost(apart.bytes - again, apart.flops, apart.fp8_flops, apart.exps)
 
 

@@ -50,3 +50,9 @@ DEVICES = {
         Device("CPU", 1.0e10, 5.0e10, None, 1.0e9, "one server core, by order of magnitude"),
     )
 }
+
+
+def device_named(name: str) -> Device:
+    """The device whose entry fits a name as drivers give it ("NVIDIA H100 80GB HBM3"); H100 SXM for any other."""
+    model = next((key for key in ("H200", "A100", "L40S") if key in name), "H100 SXM")
+    return DEVICES["H100 PCIe" if "H100 PCIe" in name else model]

@@ -49,6 +49,9 @@ def _scratch_on(device: torch.device) -> Callable[[int, int, int | None], torch.
 
 TRITON_VERSION: tuple[int, int] = tuple(int(part) for part in triton.__version__.split(".")[:2])  # type: ignore[assignment]
 
+INTERPRETED: bool = triton.knobs.runtime.interpret
+"""Whether kernels run in Triton's interpreter, as TRITON_INTERPRET said when Triton was imported."""
+
 
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least `n` (n at least 1)."""

@@ -92,6 +92,8 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,
+        tool_call_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
         keep_thinking=args.keep_thinking,
         continuation_memory_bytes=args.continuation_memory_bytes,
         seed=args.seed,

@@ -37,6 +37,16 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
+        "--tool-call-parser",
+        metavar="NAME",
+        help="format of tool calls, by its own name or by vLLM's or SGLang's (default: as the chat template tells)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="format of reasoning; none leaves it in the content (default: as the chat template tells)",
+    )
+    group.add_argument(
         "--max-model-len",
         "--context-length",
         type=whole(1),

@@ -31,8 +31,6 @@ _FLAGS = (
         ("none",),
     ),
     _Foreign(("--attention-backend",), "torch is the only one so far", ("torch", "auto")),
-    _Foreign(("--tool-call-parser",), "calls are read in Hermes form so far", ("hermes",)),
-    _Foreign(("--reasoning-parser",), "reasoning is not taken apart yet"),
     _Foreign(("--tokenizer", "--tokenizer-path"), "the tokenizer is the one beside the model"),
     _Foreign(
         ("--revision", "--download-dir"), "models are read from disk: download it first and give its path"

@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from deeproot.runtime.chat.continuation import Prompt
-from deeproot.runtime.chat.hermes_parser import HermesParser
-from deeproot.runtime.chat.tool_parser import ToolCall, ToolEvent, collect
+from deeproot.runtime.chat.reply_events import ReplyEvent, ToolCall, collect
+from deeproot.runtime.chat.reply_parser import ReplyParser
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_setup import load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
@@ -45,6 +45,8 @@ class Completion:
     finish_reason: EndReason
     usage: Usage
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    """What the model thought before `text`, where its format tells them apart."""
     error: str | None = None
     """Why there is no more, if `finish_reason` is "error"."""
 
@@ -73,7 +75,10 @@ class LLM:
         self._client = SyncClient(ThreadTransport(self._engine.scheduler, self._engine.info))
         speech = self._engine.speech
         self._continuations = make_continuations(
-            speech.assets.tokenizer, speech.template, engine_options.continuation_memory_bytes
+            speech.assets.tokenizer,
+            speech.template,
+            speech.reply_format,
+            engine_options.continuation_memory_bytes,
         )
         self.continuation_tokens = 0
         """Prompt tokens that remembered replies kept from being computed anew, if they were still cached."""
@@ -110,7 +115,7 @@ class LLM:
         defaults = dataclasses.replace(self._engine.speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
         requests = [self._request(prompt, sampling, defaults) for prompt in given]
         texts = [self._text(sampling, continues_text=True) for _ in many]
-        events: list[list[ToolEvent]] = [[] for _ in many]
+        events: list[list[ReplyEvent]] = [[] for _ in many]
         for index, news in self._run(requests, texts):
             events[index] += news
         for source, prompt, text in zip(many, given, texts, strict=True):
@@ -146,10 +151,10 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         exact: bool = False,
-    ) -> Generator[ToolEvent | Completion, None, None]:
+    ) -> Generator[ReplyEvent | Completion, None, None]:
         """As `chat`, piece by piece: events as they come and, last, the whole. Closing it ends the request."""
         prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
-        events: list[ToolEvent] = []
+        events: list[ReplyEvent] = []
         with closing(self._run([request], [text])) as run:
             for _, news in run:
                 events += news
@@ -171,7 +176,8 @@ class LLM:
         continuation = self._continuations.chat
         assert continuation is not None, "there is a template"
         prompt = continuation.prompt(rendering, exact=exact)
-        text = self._text(sampling, use_tools=bool(tools))
+        parser = self._engine.speech.reply_format.parser(rendering.text, tools or ())
+        text = self._text(sampling, parser=parser)
         return prompt, self._request(prompt, sampling, self._engine.speech.defaults), text
 
     def _remember_chat(self, prompt: Prompt, text: OutputText) -> None:
@@ -180,7 +186,7 @@ class LLM:
 
     def _run(
         self, requests: Sequence[AddRequest], texts: Sequence[OutputText]
-    ) -> Generator[tuple[int, list[ToolEvent]], None, None]:
+    ) -> Generator[tuple[int, list[ReplyEvent]], None, None]:
         index_of = {request.rid: i for i, request in enumerate(requests)}
         with closing(self._client.run(requests)) as outputs:
             for output in outputs:
@@ -206,12 +212,12 @@ class LLM:
         return AddRequest(str(next(self._rids)), ids.tobytes(), params)
 
     def _text(
-        self, sampling: SamplingOptions, *, use_tools: bool = False, continues_text: bool = False
+        self, sampling: SamplingOptions, *, parser: ReplyParser | None = None, continues_text: bool = False
     ) -> OutputText:
         return OutputText(
             self._engine.speech.assets.tokenizer,
             sampling.stop,
-            parser=HermesParser() if use_tools else None,
+            parser=parser,
             continues_text=continues_text,
         )
 
@@ -230,8 +236,16 @@ def _ended_well(text: OutputText) -> bool:
     return text.end is not None and text.end.reason not in ("abort", "error")
 
 
-def _completion(text: OutputText, events: Sequence[ToolEvent]) -> Completion:
+def _completion(text: OutputText, events: Sequence[ReplyEvent]) -> Completion:
     end = text.end
     assert end is not None, "the run has ended"
     answer = collect(events)
-    return Completion(answer.content, tuple(text.token_ids), end.reason, end.usage, answer.calls, end.error)
+    return Completion(
+        answer.content,
+        tuple(text.token_ids),
+        end.reason,
+        end.usage,
+        answer.calls,
+        answer.reasoning,
+        end.error,
+    )

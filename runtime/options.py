@@ -55,6 +55,10 @@ class EngineOptions:
     """Of a GPU's memory, what weights and KV cache take together, if `kv_cache_memory_bytes` is not given."""
     chat_template: Path | None = None
     """A file with a Jinja template that replaces the model's own."""
+    tool_call_parser: str | None = None
+    """Name of the format of tool calls; None: as the chat template tells."""
+    reasoning_parser: str | None = None
+    """Name of the format of reasoning, "none" to leave it in the content; None: as the chat template tells."""
     keep_thinking: bool = False
     """Show the thinking of earlier replies where the template would drop it, so that earlier text stays the same."""
     continuation_memory_bytes: int = 64 * 2**20

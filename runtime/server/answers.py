@@ -10,7 +10,7 @@ from deeproot.runtime.output_text import OutputEnd
 from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
 from deeproot.runtime.server.job import Job, Piece
-from deeproot.runtime.server.responses import PromptTokensDetails, UsageInfo
+from deeproot.runtime.server.responses import CompletionTokensDetails, PromptTokensDetails, UsageInfo
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.sse import Framing
 from deeproot.runtime.server.state import ServerState
@@ -85,4 +85,7 @@ def usage_of(pieces: Sequence[Piece]) -> UsageInfo:
     prompt = sum(end.usage.prompt for end in ends)
     output = sum(end.usage.output for end in ends)
     cached = sum(end.usage.cached for end in ends)
-    return UsageInfo(prompt, output, prompt + output, PromptTokensDetails(cached))
+    reasoning = sum(end.reasoning_tokens for end in ends)
+    return UsageInfo(
+        prompt, output, prompt + output, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
+    )

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.hermes_parser import HermesParser
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
@@ -64,8 +63,8 @@ def prepare_chat(
     Raises ApiError and OptionError. Slow on long conversations.
     """
     speech = serving.speech
-    use_tools = _wants_calls(body)
-    continuation, prompt = prompt_of(serving, body)
+    tools = _dumped(body.tools or ()) if _wants_calls(body) else []
+    continuation, rendered, prompt = prompt_of(serving, body)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -82,7 +81,9 @@ def prepare_chat(
     text = OutputText(
         speech.assets.tokenizer,
         options.stop,
-        parser=HermesParser() if use_tools else None,
+        parser=speech.reply_format.parser(
+            rendered, tools, separate_reasoning=body.separate_reasoning is not False
+        ),
         single_call=body.parallel_tool_calls is False,
     )
     return Job(
@@ -107,8 +108,8 @@ def _wants_calls(body: ChatCompletionRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
-def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, Prompt]:
-    """The prompt of a chat completion, and what remembers its reply. Raises ApiError."""
+def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, str, Prompt]:
+    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:
@@ -123,7 +124,7 @@ def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContin
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
-    return continuation, continuation.prompt(rendering, exact=exact)
+    return continuation, rendering.text, continuation.prompt(rendering, exact=exact)
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:

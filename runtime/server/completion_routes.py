@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from msgspec import UNSET, UnsetType
 
 from deeproot.runtime.chat.continuation import Prompt
-from deeproot.runtime.chat.tool_parser import collect
+from deeproot.runtime.chat.reply_events import collect
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import COMPLETION_MAX_TOKENS, check_token_ids
 from deeproot.runtime.server.answers import answer

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from deeproot.runtime.chat.tool_parser import ToolEvent
+from deeproot.runtime.chat.reply_events import ReplyEvent
 from deeproot.runtime.client import EngineClient, EngineUnavailable, Generation
 from deeproot.runtime.output_text import OutputEnd, OutputText
 from deeproot.runtime.server.errors import ApiError
@@ -20,7 +20,7 @@ class Piece:
     """What one step brought for one choice."""
 
     index: int
-    events: Sequence[ToolEvent]
+    events: Sequence[ReplyEvent]
     end: OutputEnd | None
     """Given with a choice's last piece."""
 

@@ -152,6 +152,8 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    separate_reasoning: bool | None = None
+    """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
 
 

@@ -63,7 +63,7 @@ async def open_for_requests(
     info = await client.wait_up()
     state.metrics.watch_engine(client)
     continuations = make_continuations(
-        known.assets.tokenizer, known.template, options.continuation_memory_bytes
+        known.assets.tokenizer, known.template, known.reply_format, options.continuation_memory_bytes
     )
     state.serving = Serving(make_speech(known, info), client, random.Random(options.seed), continuations)
 

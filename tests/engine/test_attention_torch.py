@@ -1,114 +1,16 @@
 """The torch backend against attention written out in float64, over random batches in a pool full of poison."""
 
-from dataclasses import dataclass
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.attention_check import Kind, check
 from tests.engine.batches import Chunk, make_batch
 
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.kv_pool import KVLayout, KVPool
 
 HEAD_DIM = 8
-LAYER = 1
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What attention is asked for, besides causality."""
-
-    scale: float | None = None
-    cap: float | None = None
-    window: int | None = None
-
-
-PLAIN = Kind()
-
-
-def brute_force(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kind: Kind) -> torch.Tensor:
-    """Causal attention of the last `len(q)` tokens of one sequence, one row of scores at a time, in float64."""
-    q, k, v = q.double(), k.double(), v.double()
-    group = q.shape[1] // k.shape[1]
-    out = torch.zeros_like(q)
-    for t in range(len(q)):
-        end = len(k) - len(q) + t + 1
-        start = 0 if kind.window is None else max(0, end - kind.window)
-        for head in range(q.shape[1]):
-            scores = k[start:end, head // group] @ q[t, head]
-            scores = scores * (HEAD_DIM**-0.5 if kind.scale is None else kind.scale)
-            if kind.cap is not None:
-                scores = kind.cap * torch.tanh(scores / kind.cap)
-            out[t, head] = torch.softmax(scores, 0) @ v[start:end, head // group]
-    return out
-
-
-def check(
-    lengths: list[tuple[int, int]],
-    group: int,
-    num_kv_heads: int,
-    page_size: int,
-    seed: int,
-    dtype: torch.dtype = torch.float32,
-    kind: Kind = PLAIN,
-    tolerance: float = 1e-5,
-) -> None:
-    """lengths: cached and new tokens of each sequence."""
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(seed)
-    counts = [-(-(cached + new) // page_size) for cached, new in lengths]
-    num_pages = sum(counts) + 3
-    pages = np.split(rng.permutation(num_pages)[: sum(counts)], np.cumsum(counts)[:-1])
-    pool = KVPool(KVLayout(LAYER + 1, num_kv_heads, HEAD_DIM, page_size, dtype), num_pages)
-    for layer in range(LAYER + 1):
-        for tensor in pool.kv(layer):
-            tensor.fill_(torch.nan)
-
-    totals = [cached + new for cached, new in lengths]
-    keys = [torch.randn(n, num_kv_heads, HEAD_DIM, generator=generator).to(dtype) for n in totals]
-    values = [torch.randn(n, num_kv_heads, HEAD_DIM, generator=generator).to(dtype) for n in totals]
-    for (cached, _), own, k, v in zip(lengths, pages, keys, values, strict=True):
-        for t in range(cached):
-            pool.kv(LAYER)[0][own[t // page_size], :, t % page_size] = k[t]
-            pool.kv(LAYER)[1][own[t // page_size], :, t % page_size] = v[t]
-
-    chunks = [
-        Chunk([0] * n, cached, own.tolist())
-        for n, (cached, _), own in zip(totals, lengths, pages, strict=True)
-    ]
-    # The other layer attends otherwise, in the same plan.
-    attention = TorchAttention(pool, kind.scale, kind.cap, [None, kind.window])
-    attention.plan(make_batch(chunks, page_size))
-    new_tokens = [new for _, new in lengths]
-    q = torch.randn(sum(new_tokens), group * num_kv_heads, HEAD_DIM, generator=generator).to(dtype)
-    new_k = torch.cat([k[cached:] for k, (cached, _) in zip(keys, lengths, strict=True)])
-    new_v = torch.cat([v[cached:] for v, (cached, _) in zip(values, lengths, strict=True)])
-    out = attention.run(LAYER, q, new_k, new_v)
-
-    assert out.shape == q.shape
-    assert out.dtype == dtype
-    for mine, queries, k, v in zip(out.split(new_tokens), q.split(new_tokens), keys, values, strict=True):
-        expected = brute_force(queries, k, v, kind)
-        assert (mine.double() - expected).norm() < tolerance * expected.norm()
-    check_pool(pool, pages, keys, values)
-
-
-def check_pool(
-    pool: KVPool, pages: list[np.ndarray], keys: list[torch.Tensor], values: list[torch.Tensor]
-) -> None:
-    """Every token's K and V lie in their slots, and no other slot was written, in no layer."""
-    for tensor, parts in zip(pool.kv(LAYER), (keys, values), strict=True):
-        rest = tensor.clone()
-        for own, part in zip(pages, parts, strict=True):
-            for t, row in enumerate(part):
-                page, offset = own[t // pool.page_size], t % pool.page_size
-                assert torch.equal(rest[page, :, offset], row)
-                rest[page, :, offset] = torch.nan
-        assert rest.isnan().all()
-    assert all(tensor.isnan().all() for tensor in pool.kv(0))
-
 
 KINDS = st.builds(
     Kind,

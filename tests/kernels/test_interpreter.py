@@ -1,4 +1,4 @@
-"""The mended interpreter (conftest.py) against torch: bf16 products, bf16 and e4m3 rounding."""
+"""The mended interpreter (tests/helpers) against torch: bf16 products, bf16 and e4m3 rounding."""
 
 import torch
 import triton

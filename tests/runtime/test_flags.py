@@ -44,7 +44,7 @@ def test_names_of_other_engines_mean_the_same(flag: str, value: str, field: str)
         ["-tp", "1"],
         ["--kv-cache-dtype", "auto"],
         ["--enable-prefix-caching"],
-        ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
+        ["--enable-auto-tool-choice"],
         ["--enforce-eager"],
     ],
 )

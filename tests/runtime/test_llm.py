@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import deeproot
-from deeproot.runtime.chat.tool_parser import ContentDelta
+from deeproot.runtime.chat.reply_events import ContentDelta
 from deeproot.runtime.llm import LLM, Completion
 from deeproot.runtime.options import SetupError
 from deeproot.runtime.sampling_options import OptionError, SamplingOptions

@@ -20,8 +20,8 @@ from deeproot.runtime.context.checkpoint.schema import (
 from deeproot.runtime.context.checkpoint.trace import Outcome, Trace, shown
 from deeproot.runtime.context.event_actions import EventActions
 from deeproot.runtime.context.events import EventKind
-from deeproot.runtime.context.extract.extract import extract
 from deeproot.runtime.context.filters.observation import Action
+from deeproot.runtime.context.retention import facts
 
 _SAFE = 2**53 - 1
 
@@ -110,15 +110,20 @@ def _milestone(each: _Done, trace: Trace) -> Milestone:
 
 
 def _proof(each: _Done, trace: Trace) -> str:
-    """The line that tells how a call ended: its first diagnostic, else the last line. Nothing for a file that was shown."""
+    """The line that tells how a call ended: its first failing assertion, diagnostic or test, else the last line. Nothing for a file that was shown."""
     if each.action.shows is not None and not each.action.changes:
         return ""
-    lines = shown(trace.log.text(each.outcome.event)).split("\n")
-    messages = [d.message.split("\n")[0] for d in extract("\n".join(lines)).diagnostics if d.message]
-    line = next((line for line in lines if messages and messages[0] in line), None)
-    if line is None:
-        line = next((found for found in reversed(lines) if found.strip()), "")
-    proof = line.strip()[:MAX_PROOF]
+    text = shown(trace.log.text(each.outcome.event))
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    found = facts(text)
+    for kind in ("assertion", "place", "test"):
+        wanted = {fact.line for fact in found if fact.kind == kind}
+        line = next((line for line in lines if line in wanted), None)
+        if line is not None:
+            break
+    else:
+        line = lines[-1] if lines else ""
+    proof = line[:MAX_PROOF]
     return proof if trace.holds(each.outcome, proof) else ""
 
 

@@ -154,7 +154,7 @@ def running_server(
 
 async def texts_of(engine: LoadedEngine) -> Texts:
     """The texts of an engine that is loaded in this process."""
-    return Texts(engine.speech.assets, engine.speech.template)
+    return Texts(engine.speech.assets, engine.speech.template, engine.speech.reply_format)
 
 
 def listener_port(listener: socket.socket) -> int:
