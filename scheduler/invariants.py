@@ -88,7 +88,7 @@ def _check_running(scheduler: Scheduler, request: Request) -> None:
 def _check_expected(scheduler: Scheduler, request: Request) -> None:
     """What is expected is what has come back and what steps in flight bring."""
     table, row = scheduler.table, request.row
-    computing = sum(int(f.step.extend[f.step.rows == row].sum()) for f in scheduler.flights)
+    computing = sum(int(f.step.certain[f.step.rows == row].sum()) for f in scheduler.flights)
     sampling = sum(int((f.step.sampling_rows == row).sum()) for f in scheduler.flights)
     num_expected, num_scheduled = int(table.num_expected[row]), int(table.num_scheduled[row])
     require(
