@@ -5,8 +5,9 @@ milliseconds for a batch. Both run in threads while the engine computes: a reque
 there, and the masks of a step are only waited for where its tokens are sampled.
 """
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from deeproot.engine.batch import Int32Array
+from deeproot.engine.batch import Int32Array, Int64Array, TokenMask
 from deeproot.engine.grammar import GrammarBackend, GrammarError, mask_width
+from deeproot.scheduler.messages import TokenOutput
 
-_MAX_COMPILED = 256
-"""Grammars that are kept for requests to come, the latest used ones."""
+logger = logging.getLogger(__name__)
+
 _COMPILING_THREADS = 2
 
 
@@ -38,15 +40,17 @@ class Constraint:
     mask: Int32Array
     """`[width]` what may come next. Valid once `pending` is done."""
     error: str | None = None
-    """Why the grammar cannot go on; the mask allows nothing sensible then. Valid once `pending` is done."""
+    """Why the grammar cannot go on; the mask allows everything then. Valid once `pending` is done."""
     pending: "Future[None] | None" = field(default=None, repr=False)
 
 
 class Constraints:
     """Compiles grammars and follows outputs in threads of its own. Its methods are for one thread, the engine's."""
 
-    def __init__(self, backend: GrammarBackend[Any]) -> None:
+    def __init__(self, backend: GrammarBackend[Any], max_compiled: int = 256) -> None:
+        """`max_compiled`: grammars that are kept for requests to come, the latest used ones."""
         self._backend = backend
+        self._max_compiled = max_compiled
         self._width = mask_width(backend.vocab_size)
         self._compiled: OrderedDict[bytes, Future[_Compiled]] = OrderedDict()
         self._compilers = ThreadPoolExecutor(_COMPILING_THREADS, thread_name_prefix="deeproot-grammar")
@@ -59,7 +63,7 @@ class Constraints:
         future = self._compiled.get(key)
         if future is None:
             future = self._compiled[key] = self._compilers.submit(self._compile, grammar)
-            if len(self._compiled) > _MAX_COMPILED:
+            if len(self._compiled) > self._max_compiled:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
         future.add_done_callback(lambda _: on_done())
@@ -71,17 +75,17 @@ class Constraints:
         for constraint in constraints:
             constraint.pending = pending
 
-    def masks(self, constraints: Sequence[Constraint]) -> Int32Array:
-        """`[n, width]` of what each request may get next, when that is known."""
-        for constraint in constraints:
-            if constraint.pending is not None:
-                constraint.pending.result()
-        return np.stack([constraint.mask for constraint in constraints])
-
-    def close(self) -> None:
-        """End the threads after what they are doing."""
-        self._compilers.shutdown(wait=False, cancel_futures=True)
-        self._follower.shutdown(wait=False, cancel_futures=True)
+    def follow(
+        self, constraints: Mapping[int, Constraint], rows: Int64Array, outputs: Sequence[TokenOutput]
+    ) -> None:
+        """`advance` those of `constraints`, by row, whose requests go on: `outputs[i]` is the news of `rows[i]`."""
+        going = [
+            (constraints[row], output.token_id)
+            for row, output in zip(rows.tolist(), outputs, strict=True)
+            if row in constraints and output.finish_reason is None and output.token_id is not None
+        ]
+        if going:
+            self.advance(*zip(*going, strict=True))
 
     def _compile(self, grammar: str) -> _Compiled:
         matcher = self._backend.compile(grammar)
@@ -95,11 +99,52 @@ class Constraints:
 
     def _advance(self, constraints: list[Constraint], token_ids: list[int]) -> None:
         matchers = [constraint.matcher for constraint in constraints]
-        self._backend.accept(matchers, token_ids)
         masks = np.zeros((len(constraints), self._width), dtype=np.int32)
-        self._backend.fill(matchers, masks)
+        fault = None
+        try:
+            self._backend.accept(matchers, token_ids)
+            self._backend.fill(matchers, masks)
+        except Exception as error:  # of the library's: requests without a grammar must not suffer from it
+            logger.exception("masks could not be computed")
+            fault = f"{type(error).__name__}: {error}"
         for constraint, matcher, mask in zip(constraints, matchers, masks, strict=True):
-            constraint.mask, constraint.error = mask, self._backend.error(matcher)
+            constraint.error = fault or self._backend.error(matcher)
+            # What has failed ends when the step is booked; until then its row must be one that can be sampled.
+            constraint.mask = mask if constraint.error is None else mask | -1
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintMask:
+    """See `PendingMask`: what the rows of a step may get that have a constraint."""
+
+    rows: Int64Array
+    """`[M]` of the step's rows of logits."""
+    constraints: Sequence[Constraint]
+    """`[M]`"""
+
+    def result(self) -> TokenMask:
+        """Wait until the newest token of each is followed."""
+        for constraint in self.constraints:
+            if constraint.pending is not None:
+                constraint.pending.result()
+        return TokenMask(self.rows, np.stack([constraint.mask for constraint in self.constraints]))
+
+
+def mask_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> ConstraintMask | None:
+    """The mask of logits rows that belong to `rows` of the running table; None if none of these has a constraint."""
+    found = [(i, constraints[row]) for i, row in enumerate(rows.tolist()) if row in constraints]
+    if not found:
+        return None
+    places, held = zip(*found, strict=True)
+    return ConstraintMask(np.array(places, dtype=np.int64), held)
+
+
+def errors_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> list[str | None]:
+    """Why the output of each of `rows` cannot be constrained any further; their masks have been waited for."""
+    if not constraints:
+        return [None] * len(rows)
+    found = [constraints.get(row) for row in rows.tolist()]
+    return [None if constraint is None else constraint.error for constraint in found]
 
 
 @dataclass(frozen=True, slots=True)

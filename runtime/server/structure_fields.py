@@ -1,12 +1,12 @@
 """The form that a request wants its output to have, under the many names that clients know for it."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.schemas import GenerationRequest, ResponseFormat
-from deeproot.runtime.structured.options import StructuredOutputs
+from deeproot.runtime.structured.options import JsonSchema, StructuredOutputs
+from deeproot.runtime.structured.output_grammar import OutputGrammar, OutputGrammars, ToolUse
 
 Found = tuple[str, StructuredOutputs]
 """Name of the field that says it, and what it says."""
@@ -19,6 +19,18 @@ def structure_of(body: GenerationRequest) -> Found | None:
         names = " and ".join(field for field, _ in found)
         raise OptionError(found[1][0], f"{names} each ask for a form of the output: give one of them.")
     return found[0] if found else None
+
+
+def grammar_of(
+    body: GenerationRequest,
+    grammars: OutputGrammars,
+    *,
+    tools: ToolUse | None = None,
+    prompt: str | None = None,
+) -> OutputGrammar | None:
+    """What the output is held to, see `OutputGrammars.make`; None: nothing. Raises OptionError."""
+    field, structure = structure_of(body) or ("", None)
+    return grammars.make(structure, structure_field=field, tools=tools, prompt=prompt)
 
 
 def _response_format(wanted: ResponseFormat | None) -> list[Found]:
@@ -72,7 +84,7 @@ def _shorthands(body: GenerationRequest) -> list[Found]:
     return found
 
 
-def _schema(given: Mapping[str, Any] | str, field: str) -> Mapping[str, Any] | bool:
+def _schema(given: dict[str, Any] | str, field: str) -> JsonSchema:
     """Some clients send a schema as a string of JSON."""
     if not isinstance(given, str):
         return given

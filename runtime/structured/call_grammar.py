@@ -1,37 +1,13 @@
-"""What a tool call looks like, format by format: `hermes_calls` and its like say it, `add_calls` writes the grammar."""
+"""Grammars of tool calls, made of what `CallForm` says about each format."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from deeproot.runtime.chat.formats.tool_format import CallForm, Slot, ToolFormat
+from deeproot.runtime.structured.call_arguments import add_arguments
 from deeproot.runtime.structured.grammar_text import GrammarText
 from deeproot.runtime.structured.options import JsonSchema
-
-CallMode = Literal["auto", "required"]
-
-
-CallRule = Callable[[GrammarText, str, str, JsonSchema], str]
-"""Adds what one call needs, given the grammar, a rule name of its own, the function's name and the schema of its
-arguments; returns the expression. See `json_call`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallFormat:
-    """How a model writes calls: `mark begin call (between call)* end`, in the words of its template.
-
-    Control tokens are spelt as in the vocabulary.
-    """
-
-    mark: str
-    """What no text before a call holds. Empty if the format has none: then an answer that starts with a call is calls."""
-    call: CallRule
-    begin: str = ""
-    between: str = ""
-    """With the mark, if every call has one."""
-    end: str = ""
-    first_letters: str = ""
-    """Where there is no mark: the letters with which a call may start, and text may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,56 +17,27 @@ class CallTool:
     name: str
     schema: JsonSchema
     """Of its arguments."""
+    field: str
+    """What errors about it call it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
     """The calls that an output may have, or must."""
 
-    format: CallFormat
+    format: ToolFormat
     tools: tuple[CallTool, ...]
     """At least one."""
-    mode: CallMode
-    """auto: text, calls, or text and calls."""
+    mode: Literal["auto", "required"]
+    """auto: text, calls, or calls after text."""
     several: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Reasoning:
-    """Thinking that may come before the rest of an output."""
-
-    open: str
-    close: str
-    begun: bool
-    """Whether the prompt has written `open` already."""
-
-
-def json_call(
-    before_name: str, after_name: str, after_arguments: str, *, quote_name: bool = True
-) -> CallRule:
-    """Calls whose arguments are one JSON object: `before_name NAME after_name ARGUMENTS after_arguments`."""
-
-    def call(grammar: GrammarText, rule: str, name: str, schema: JsonSchema) -> str:
-        written = json.dumps(name, ensure_ascii=False) if quote_name else name
-        opening = grammar.literal(f"{before_name}{written}{after_name}")
-        arguments = grammar.rule(f"{rule}_arguments", grammar.json(schema))
-        return f"{opening} {arguments} {grammar.literal(after_arguments)}"
-
-    return call
-
-
-def hermes_calls() -> CallFormat:
-    """`<tool_call>` tags around one JSON object a call, as Hermes and Qwen write them."""
-    return CallFormat(
-        mark="<tool_call>",
-        call=json_call('\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
-        between="\n<tool_call>",
-    )
 
 
 def add_calls(grammar: GrammarText, calls: Calls) -> str:
     """Add a run of calls, one or more; returns the rule's name."""
-    return grammar.rule("calls", _sequence(grammar.literal(calls.format.mark), _after_mark(grammar, calls)))
+    form, call = calls.format.form, _add_call(grammar, calls)
+    run = _sequence(grammar.literal(form.begin), call, _more(grammar, calls, call), grammar.literal(form.end))
+    return grammar.rule("calls", run)
 
 
 def add_text_or_calls(grammar: GrammarText, calls: Calls) -> str:
@@ -98,22 +45,66 @@ def add_text_or_calls(grammar: GrammarText, calls: Calls) -> str:
 
     From the mark on nothing but a call of one of the tools can come.
     """
-    form = calls.format
-    rest = _after_mark(grammar, calls)
-    if form.mark:
-        text, run = grammar.any_text(), _sequence(grammar.up_to("to_calls", form.mark), rest)
-    else:
-        first = "".join(f"\\x{{{ord(letter):x}}}" for letter in form.first_letters)
-        text, run = f"/([^{first}](?s:.*))?/", rest
-    return grammar.rule("text_or_calls", f"{text} | {run}")
+    form, call = calls.format.form, _add_call(grammar, calls)
+    more, end = _more(grammar, calls, call), grammar.literal(form.end)
+    opening = _opening(calls.format)
+    if not opening:
+        first = "".join(f"\\x{{{ord(letter):x}}}" for letter in calls.format.start_letters)
+        text = f"/([^{first}](?s:.*))?/"
+        return grammar.rule(
+            "text_or_calls", f"{text} | {_sequence(grammar.literal(form.begin), call, more, end)}"
+        )
+    begin, first_call = form.begin.removeprefix(opening), call
+    if not form.begin:
+        first_call = _add_call(grammar, calls, without=opening)
+    run = _sequence(grammar.up_to("to_calls", opening), grammar.literal(begin), first_call, more, end)
+    return grammar.rule("text_or_calls", f"{grammar.any_text()} | {run}")
 
 
-def _after_mark(grammar: GrammarText, calls: Calls) -> str:
-    form = calls.format
-    each = [form.call(grammar, f"call_{i}", tool.name, tool.schema) for i, tool in enumerate(calls.tools)]
-    call = grammar.rule("call", " | ".join(each))
-    more = f"({_sequence(grammar.literal(form.between), call)})*" if calls.several else ""
-    return _sequence(grammar.literal(form.begin), call, more, grammar.literal(form.end))
+def _opening(format: ToolFormat) -> str:
+    """The mark with which the calls of a format begin as the model writes them; empty if there is none."""
+    first = format.form.begin or next(part for part in format.form.call if isinstance(part, str))
+    return next((opening for opening in format.openings if first.startswith(opening)), "")
+
+
+def _more(grammar: GrammarText, calls: Calls, call: str) -> str:
+    return f"({_sequence(grammar.literal(calls.format.form.separator), call)})*" if calls.several else ""
+
+
+def _add_call(grammar: GrammarText, calls: Calls, without: str = "") -> str:
+    """Add a call of any of the tools, its first text cut by `without`; returns the rule's name."""
+    form = calls.format.form
+    each = [_call_of(grammar, form, tool, f"arguments_{i}", without) for i, tool in enumerate(calls.tools)]
+    return grammar.rule("call_behind_mark" if without else "call", " | ".join(each))
+
+
+def _call_of(grammar: GrammarText, form: CallForm, tool: CallTool, rule: str, without: str) -> str:
+    parts: list[str] = []
+    text, cut = "", without
+    for part in form.call:
+        match part:
+            case Slot.NAME:
+                text += tool.name
+                continue
+            case Slot.NAME_AS_JSON:
+                text += json.dumps(tool.name, ensure_ascii=False)
+                continue
+            case str():
+                text += part.removeprefix(cut)
+                cut = ""
+                continue
+            case Slot.INDEX:
+                found = "/[0-9]{1,3}/"
+            case Slot.CALL_ID:
+                found = "/[a-zA-Z0-9]{9}/"
+            case Slot.ARGUMENTS:
+                found = rule
+                if not grammar.has(rule):
+                    grammar.rule(rule, add_arguments(grammar, form.arguments, rule, tool.schema, tool.field))
+        parts += [grammar.literal(text), found]
+        text = ""
+    parts.append(grammar.literal(text))
+    return _sequence(*parts)
 
 
 def _sequence(*expressions: str) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
+from typing import Any
 
 from blake3 import blake3
 from llguidance import LLMatcher
@@ -77,16 +78,15 @@ def _bare(problem: str) -> str:
 
 def _place(schema: JsonSchema, problem: str) -> Path:
     """The innermost schema that has this problem on its own."""
-    shared = {
-        key: schema[key] for key in ("$defs", "definitions") if not isinstance(schema, bool) and key in schema
-    }
+    if isinstance(schema, bool):
+        return ()
+    shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     path: Path = ()
     descending = True
     while descending:
         descending = False
         for step, inner in subschemas(schema):
-            alone = inner if isinstance(inner, bool) else {**shared, **inner}
-            if _validate(_grammar_of(alone)) == problem:
+            if _validate(_grammar_of({**shared, **inner})) == problem:
                 path, schema, descending = path + step, inner, True
                 break
     return path

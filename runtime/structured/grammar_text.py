@@ -28,13 +28,17 @@ class GrammarText:
         self._spellings = re.compile(
             "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
         )
-        self._rules: list[str] = []
+        self._rules: dict[str, str] = {}
         self._parts: list[dict[str, str]] = []
 
     def rule(self, name: str, body: str) -> str:
         """Add a rule; returns its name. Names are in lower case, those of terminals in upper case."""
-        self._rules.append(f"{name}: {body}")
+        self._rules[name] = body
         return name
+
+    def has(self, name: str) -> bool:
+        """Whether there is a rule of that name."""
+        return name in self._rules
 
     def literal(self, text: str) -> str:
         """This very text; control tokens spelt in it are those tokens. Nothing for no text."""
@@ -62,10 +66,7 @@ class GrammarText:
 
     def any_text(self) -> str:
         """Any text without control tokens, the empty one too."""
-        line = f"{ANY_TEXT}: /(?s:.*)/"
-        if line not in self._rules:
-            self._rules.append(line)
-        return ANY_TEXT
+        return self.rule(ANY_TEXT, "/(?s:.*)/")
 
     def up_to(self, name: str, mark: str) -> str:
         """A rule `name`: any text and then `mark`, which ends it where it first appears."""
@@ -74,7 +75,7 @@ class GrammarText:
         return self.rule(f"{name}[lazy]", f"{self.any_text()} {_quoted(mark)}").removesuffix("[lazy]")
 
     def __str__(self) -> str:
-        lark = NO_FORCING + "\n".join(self._rules) + "\n"
+        lark = NO_FORCING + "".join(f"{name}: {body}\n" for name, body in self._rules.items())
         if not self._parts:
             return lark
         return json.dumps({"grammars": [{"name": "whole", "lark_grammar": lark}, *self._parts]})

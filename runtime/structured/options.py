@@ -1,12 +1,11 @@
 """What a caller may ask of an output's form."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from deeproot.runtime.sampling_options import OptionError
 
-JsonSchema = Mapping[str, Any] | bool
+JsonSchema = dict[str, Any] | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,12 @@ from typing import Any, Literal
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from deeproot.runtime.chat.reply_format import ReplyFormat
 from deeproot.runtime.sampling_options import OptionError
-from deeproot.runtime.structured.call_grammar import (
-    CallFormat,
-    Calls,
-    CallTool,
-    Reasoning,
-    add_calls,
-    add_text_or_calls,
-)
+from deeproot.runtime.structured.call_grammar import Calls, CallTool, add_calls, add_text_or_calls
 from deeproot.runtime.structured.grammar_check import GrammarCheck
 from deeproot.runtime.structured.grammar_text import GrammarText, add_structure
-from deeproot.runtime.structured.options import StructuredOutputs
+from deeproot.runtime.structured.options import JsonSchema, StructuredOutputs
 from deeproot.runtime.structured.schemas import checked_schema
 
 MAX_CHOICES = 4096
@@ -25,20 +19,24 @@ MAX_PATTERN_CHARS = 32 * 1024
 MAX_GIVEN_GRAMMAR_CHARS = 128 * 1024
 MAX_GRAMMAR_CHARS = 1024 * 1024
 ToolChoice = str | Mapping[str, Any] | None
-_ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
+_ANY_ARGUMENTS: JsonSchema = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """What a caller said about tools."""
 
-    format: CallFormat
     tools: Sequence[Mapping[str, Any]]
     """In OpenAI's form."""
     choice: ToolChoice = None
     """`tool_choice`."""
     parallel: bool = True
     """`parallel_tool_calls`."""
+
+    @property
+    def callable(self) -> Sequence[Mapping[str, Any]]:
+        """Tools whose calls are to be recognised. With `none` tools stay in the prompt, and so in the cache."""
+        return () if self.choice == "none" else self.tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,10 @@ class OutputGrammar:
 class OutputGrammars:
     """Makes grammars for one vocabulary. May be used by several threads."""
 
-    def __init__(self, special: Mapping[str, int]) -> None:
-        """`special`: spelling and id of the control tokens."""
+    def __init__(self, special: Mapping[str, int], format: ReplyFormat) -> None:
+        """`special`: spelling and id of the control tokens. `format`: how the model writes calls and reasoning."""
         self._special = special
+        self._format = format
         self._check = GrammarCheck()
 
     def make(
@@ -64,12 +63,12 @@ class OutputGrammars:
         *,
         structure_field: str = "structured_outputs",
         tools: ToolUse | None = None,
-        reasoning: Reasoning | None = None,
+        prompt: str | None = None,
     ) -> OutputGrammar | None:
         """The grammar of an output; None if everything is allowed.
 
         `structure` is what the text must be, where it is not calls; `structure_field` is what errors about it call
-        it. Raises OptionError.
+        it. `prompt`: of a chat, rendered, if reasoning may come first. Raises OptionError.
         """
         calls = None if tools is None else self._calls(tools, needed=structure is not None)
         if structure is None and calls is None:
@@ -83,10 +82,19 @@ class OutputGrammars:
         elif calls is not None:
             alternatives.append(add_text_or_calls(grammar, calls))
         body = grammar.rule("body", " | ".join(alternatives))
-        grammar.rule("start", _after_reasoning(grammar, body, reasoning))
+        grammar.rule("start", self._after_reasoning(grammar, body, prompt))
         self._check_all(str(grammar), "tools" if calls is not None else structure_field)
         whole = calls is not None and calls.mode == "required"
         return OutputGrammar(str(grammar), whole or (structure is not None and structure.is_json))
+
+    def _after_reasoning(self, grammar: GrammarText, body: str, prompt: str | None) -> str:
+        reasoning = self._format.reasoning
+        if reasoning is None or prompt is None:
+            return body
+        thought = f"{grammar.up_to('thought', reasoning.closing)} /[ \\n]{{0,4}}/"
+        if reasoning.opened_by(prompt):
+            return f"{thought} {body}"
+        return f"({grammar.literal(reasoning.opening)} {thought})? {body}"
 
     def _check_all(self, grammar: str, field: str) -> None:
         if len(grammar) > MAX_GRAMMAR_CHARS:
@@ -115,18 +123,18 @@ class OutputGrammars:
         if mode == "auto" and not needed and not any(_is_strict(function) for _, function in functions):
             return None
         given = tuple(
-            CallTool(function["name"], self._arguments(function, i, forced=mode == "required"))
+            CallTool(function["name"], self._arguments(function, i, forced=mode == "required"), _field_of(i))
             for i, function in functions
         )
-        return Calls(use.format, given, mode, several=use.parallel and name is None)
+        return Calls(self._format.tools, given, mode, several=use.parallel and name is None)
 
-    def _arguments(self, function: Mapping[str, Any], index: int, forced: bool) -> Any:
+    def _arguments(self, function: Mapping[str, Any], index: int, forced: bool) -> JsonSchema:
         parameters = function.get("parameters")
         if parameters is None:
             return {"type": "object", "additionalProperties": False}
         if not forced and not _is_strict(function):
             return _ANY_ARGUMENTS
-        field = f"tools[{index}].function.parameters"
+        field = _field_of(index)
         # Some clients leave the type out; arguments are an object in any case.
         schema = checked_schema({"type": "object", **parameters}, field)
         self._check.schema(schema, field)
@@ -144,6 +152,10 @@ class OutputGrammars:
         if structure.grammar is not None:
             return StructuredOutputs(grammar=_as_lark(structure.grammar, field))
         return structure
+
+
+def _field_of(index: int) -> str:
+    return f"tools[{index}].function.parameters"
 
 
 def _is_strict(function: Mapping[str, Any]) -> bool:
@@ -193,12 +205,3 @@ def _chosen(tool_choice: ToolChoice) -> tuple[str | None, Literal["auto", "none"
         "tool_choice must be 'auto', 'none', 'required', or "
         '{"type": "function", "function": {"name": "…"}} with the name of a tool.',
     )
-
-
-def _after_reasoning(grammar: GrammarText, body: str, reasoning: Reasoning | None) -> str:
-    if reasoning is None:
-        return body
-    thought = grammar.up_to("thought", reasoning.close)
-    if reasoning.begun:
-        return f"{thought} /[ \\n]{{0,4}}/ {body}"
-    return f"({grammar.literal(reasoning.open)} {thought} /[ \\n]{{0,4}}/)? {body}"

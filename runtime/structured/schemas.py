@@ -46,7 +46,8 @@ def checked_schema(schema: Any, field: str) -> JsonSchema:
     """A schema within the bounds, ready to be compiled. Raises OptionError, which names `field`.
 
     What JSON Schema defines as a note and not as a rule is dropped: a `format` that is none of the standard's says
-    nothing about the text.
+    nothing about the text. Where a schema lists an object's properties and does not say whether there may be others,
+    there are none: a weak model would go on to invent some, and what has none validates too.
     """
     if isinstance(schema, bool):
         return schema
@@ -64,13 +65,11 @@ def checked_schema(schema: Any, field: str) -> JsonSchema:
         )
     cleaned = _without_notes(schema)
     cleaned.pop("x-guidance", None)  # the library's own settings are not the caller's
-    return cleaned
+    return cleaned if _joins_lists(cleaned) else _closed(cleaned)
 
 
-def subschemas(schema: JsonSchema) -> Iterator[tuple[Path, JsonSchema]]:
-    """The schemas directly inside one, each with the keys that lead to it."""
-    if isinstance(schema, bool):
-        return
+def subschemas(schema: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The schemas directly inside one that are objects, each with the keys that lead to it."""
     for key in _ONE:
         if isinstance(schema.get(key), dict):
             yield (key,), schema[key]
@@ -101,16 +100,45 @@ def _depth(value: Any) -> int:
 def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy, as deep as schemas go, without formats that say nothing."""
     copy = dict(schema)
-    for (key, *rest), inner in subschemas(schema):
-        assert isinstance(key, str), "a path starts with a keyword"
-        assert isinstance(inner, dict), "only objects are walked"
-        cleaned = _without_notes(inner)
-        if not rest:
-            copy[key] = cleaned
-            continue
-        if copy[key] is schema[key]:
-            copy[key] = schema[key].copy()
-        copy[key][rest[0]] = cleaned
+    for path, inner in subschemas(schema):
+        _put(copy, schema, path, _without_notes(inner))
     if isinstance(copy.get("format"), str) and copy["format"] not in _FORMATS:
         del copy["format"]
     return copy
+
+
+_OPEN_ENDED = ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties")
+_JOINING = ("$ref", "anyOf", "oneOf")
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy without properties that no schema lists. `_joins_lists` must be false."""
+    copy = dict(schema)
+    for path, inner in subschemas(schema):
+        _put(copy, schema, path, _closed(inner))
+    listed, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(listed, dict) or not listed or not isinstance(required, list):
+        return copy
+    if not any(key in schema for key in _OPEN_ENDED) and all(name in listed for name in required):
+        copy["additionalProperties"] = False
+    return copy
+
+
+def _joins_lists(schema: dict[str, Any]) -> bool:
+    """Whether several schemas together say which properties an object has."""
+    joins = "allOf" in schema or (
+        any(key in schema for key in ("properties", "required")) and any(key in schema for key in _JOINING)
+    )
+    return joins or any(_joins_lists(inner) for _, inner in subschemas(schema))
+
+
+def _put(copy: dict[str, Any], original: dict[str, Any], path: Path, value: Any) -> None:
+    """Replace a direct subschema in a shallow copy, whose lists and maps are copied when they are first changed."""
+    key, *rest = path
+    assert isinstance(key, str), "a path starts with a keyword"
+    if not rest:
+        copy[key] = value
+        return
+    if copy[key] is original[key]:
+        copy[key] = original[key].copy()
+    copy[key][rest[0]] = value

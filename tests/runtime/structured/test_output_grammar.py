@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeproot.runtime.chat.hermes_parser import HermesParser
-from deeproot.runtime.chat.tool_parser import parse_answer
+from deeproot.runtime.chat.formats.json_calls import HERMES, NAMED_ARGUMENTS, reader
+from deeproot.runtime.chat.formats.tool_format import CallForm, Slot, ToolFormat
+from deeproot.runtime.chat.reasoning import ReasoningFormat
+from deeproot.runtime.chat.reply_format import ReplyFormat
+from deeproot.runtime.chat.reply_parser import parse_reply
 from deeproot.runtime.sampling_options import OptionError
-from deeproot.runtime.structured.call_grammar import CallFormat, Reasoning, hermes_calls, json_call
 from deeproot.runtime.structured.options import StructuredOutputs
 from deeproot.runtime.structured.output_grammar import OutputGrammars, ToolUse
 from deeproot.runtime.structured.schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, checked_schema
@@ -22,7 +24,9 @@ from deeproot.runtime.structured.schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEP
 from .vocabulary import SPECIAL, make_backend, reads, write
 
 _BACKEND = make_backend()
-_GRAMMARS = OutputGrammars({"<special>": SPECIAL})
+_CONTROLS = {"<special>": SPECIAL}
+_HERMES = ReplyFormat(HERMES, None)
+_GRAMMARS = OutputGrammars(_CONTROLS, _HERMES)
 _WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -44,8 +48,10 @@ _TOOLS: list[dict[str, Any]] = [
 _SCHEMAS = {"weather": _WEATHER, "send": {"type": "object", **_SEND}, "ping": {"maxProperties": 0}}
 
 
-def text_of(structure: StructuredOutputs | None = None, **said: Any) -> str:
-    grammar = _GRAMMARS.make(structure, **said)
+def text_of(
+    structure: StructuredOutputs | None = None, *, of: OutputGrammars = _GRAMMARS, **said: Any
+) -> str:
+    grammar = of.make(structure, **said)
     assert grammar is not None
     return grammar.text
 
@@ -53,7 +59,7 @@ def text_of(structure: StructuredOutputs | None = None, **said: Any) -> str:
 def use(choice: str | Mapping[str, Any] | None, *, strict: bool = False, **said: Any) -> ToolUse:
     flag = {"strict": True} if strict else {}
     tools = [{**tool, "function": {**tool["function"], **flag}} for tool in _TOOLS]
-    return ToolUse(hermes_calls(), tools, choice, **said)
+    return ToolUse(tools, choice, **said)
 
 
 def written(grammar: str, seed: int) -> str:
@@ -114,7 +120,7 @@ def test_json_object_is_an_object() -> None:
 def test_required_calls_are_read_and_validate(seed: int, choice: str, parallel: bool) -> None:
     named = None if choice == "required" else {"type": "function", "function": {"name": choice}}
     grammar = text_of(tools=use(named or "required", parallel=parallel))
-    answer = parse_answer(HermesParser(), written(grammar, seed))
+    answer = parse_reply(_HERMES.parser("", _TOOLS), written(grammar, seed))
     assert answer.content == ""
     assert not answer.truncated
     assert len(answer.calls) == 1 or (len(answer.calls) > 1 and parallel and named is None)
@@ -140,7 +146,7 @@ def test_strict_tools_leave_text_alone_and_hold_calls() -> None:
 
 def test_tools_that_are_not_strict_may_have_any_arguments_beside_those_that_are() -> None:
     tools = [*use("auto", strict=True).tools[:1], *_TOOLS[1:]]
-    grammar = text_of(tools=ToolUse(hermes_calls(), tools))
+    grammar = text_of(tools=ToolUse(tools))
     loose = b'<tool_call>\n{"name": "send", "arguments": {"what": 1}}\n</tool_call>'
     assert reads(_BACKEND, grammar, loose)
     assert not reads(_BACKEND, grammar, loose.replace(b"send", b"weather"))
@@ -163,33 +169,58 @@ def test_a_form_of_the_text_leaves_calls_possible() -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_reasoning_may_come_first(begun: bool) -> None:
+    thinks = ReplyFormat(HERMES, ReasoningFormat("think", "<think>", "</think>"))
+    prompt = "user: Is it?\nassistant: " + "<think>\n" * begun
     grammar = text_of(
-        StructuredOutputs(choice=("yes", "no")), reasoning=Reasoning("<think>", "</think>", begun)
+        StructuredOutputs(choice=("yes", "no")), of=OutputGrammars(_CONTROLS, thinks), prompt=prompt
     )
     thought = b"Is it <b>? No</think>\n\n"
     assert reads(_BACKEND, grammar, (b"" if begun else b"<think>") + thought + b"yes")
     assert reads(_BACKEND, grammar, b"yes") is not begun
     assert not reads(_BACKEND, grammar, (b"" if begun else b"<think>") + b"</think>maybe")
+    in_content = text_of(StructuredOutputs(choice=("yes", "no")), of=OutputGrammars(_CONTROLS, thinks))
+    assert not reads(_BACKEND, in_content, b"<think>" + thought + b"yes")
+
+
+def format_of(form: CallForm, *openings: str, start_letters: str = "") -> OutputGrammars:
+    format = ToolFormat("mine", openings, reader(openings, (")",)), form, start_letters=start_letters)
+    return OutputGrammars(_CONTROLS, ReplyFormat(format, None))
 
 
 def test_marks_that_are_control_tokens_are_those_tokens() -> None:
-    form = CallFormat("<special>", json_call("", "(", ")", quote_name=False), between=";", first_letters="")
-    grammar = text_of(tools=ToolUse(form, _TOOLS, "required"))
+    form = CallForm((Slot.NAME, "(", Slot.ARGUMENTS, ")"), begin="<special>: ", separator=";", end=".")
+    made = format_of(form, "<special>")
+    grammar = text_of(tools=use("required"), of=made)
     mark = [SPECIAL]
-    assert reads(_BACKEND, grammar, mark, b'ping({});send({"to": "a@x"})')
-    assert not reads(_BACKEND, grammar, b"<special>ping({})")
-    in_text = text_of(tools=ToolUse(form, use("auto", strict=True).tools))
-    assert reads(_BACKEND, in_text, b"well: ", mark, b"ping({})")
-    assert not reads(_BACKEND, in_text, b"well: ", mark, b"pong({})")
+    assert reads(_BACKEND, grammar, mark, b': ping({});send({"to": "a@x"}).')
+    assert not reads(_BACKEND, grammar, b"<special>: ping({}).")
+    in_text = text_of(tools=use("auto", strict=True), of=made)
+    assert reads(_BACKEND, in_text, b"well: ", mark, b": ping({}).")
+    assert not reads(_BACKEND, in_text, b"well: ", mark, b": pong({}).")
+
+
+def test_calls_with_numbers_and_ids() -> None:
+    form = CallForm(("<call ", Slot.NAME, ":", Slot.INDEX, " ", Slot.CALL_ID, ">", Slot.ARGUMENTS, "</call>"))
+    made = format_of(form, "<call ")
+    for grammar in (
+        text_of(tools=use("required"), of=made),
+        text_of(tools=use("auto", strict=True), of=made),
+    ):
+        assert reads(
+            _BACKEND, grammar, b"<call ping:0 aB3456789>{}</call>\n<call ping:12 aB3456789>{}</call>"
+        )
+        assert not reads(_BACKEND, grammar, b"<call ping:x aB3456789>{}</call>")
+        assert not reads(_BACKEND, grammar, b"<call ping:0 aB34>{}</call>")
 
 
 def test_formats_without_a_mark() -> None:
-    form = CallFormat("", json_call('{"name": ', ', "parameters": ', "}"), between="; ", first_letters="{")
-    grammar = text_of(tools=ToolUse(form, use("auto", strict=True).tools))
-    assert reads(_BACKEND, grammar, b'{"name": "ping", "parameters": {}}')
+    made = format_of(CallForm(NAMED_ARGUMENTS, separator="; "), start_letters="{[")
+    grammar = text_of(tools=use("auto", strict=True), of=made)
+    assert reads(_BACKEND, grammar, b'{"name": "ping", "arguments": {}}')
     assert reads(_BACKEND, grammar, b"Text with {braces}")
     assert reads(_BACKEND, grammar, b"")
-    assert not reads(_BACKEND, grammar, b'{"name": "pong", "parameters": {}}')
+    assert not reads(_BACKEND, grammar, b'{"name": "pong", "arguments": {}}')
+    assert not reads(_BACKEND, grammar, b"[1]")
 
 
 _BAD_STRUCTURES: list[tuple[dict[str, Any], str]] = [
@@ -249,10 +280,10 @@ def test_a_bad_tool_is_named() -> None:
         {"type": "function", "function": {"name": "x", "parameters": {"properties": {"a": {"not": {}}}}}},
     ]
     with pytest.raises(OptionError) as caught:
-        _GRAMMARS.make(tools=ToolUse(hermes_calls(), tools, "required"))
+        _GRAMMARS.make(tools=ToolUse(tools, "required"))
     assert caught.value.field == "tools[3].function.parameters"
     assert "tools[3].function.parameters.properties.a cannot" in str(caught.value)
-    assert _GRAMMARS.make(tools=ToolUse(hermes_calls(), tools, "auto")) is None
+    assert _GRAMMARS.make(tools=ToolUse(tools, "auto")) is None
 
 
 @pytest.mark.parametrize("choice", ["any", {"type": "function", "function": {}}, {"type": "tool"}, {}])
@@ -286,11 +317,35 @@ def test_formats_that_say_nothing_are_dropped_and_properties_of_that_name_are_no
         "anyOf": [{"format": "binary"}, {"required": ["format"]}],
         "x-guidance": {"lenient": True},
     }
-    assert checked_schema(schema, "f") == {
+    assert checked_schema({**schema, "minProperties": 0}, "f") == {
+        "minProperties": 0,
         "properties": {"format": {"type": "integer"}, "at": {"type": "string", "format": "date"}},
         "anyOf": [{}, {"required": ["format"]}],
     }
     assert schema["anyOf"] == [{"format": "binary"}, {"required": ["format"]}]
+
+
+def test_objects_have_the_properties_that_are_listed_unless_more_is_said() -> None:
+    a: dict[str, Any] = {"properties": {"a": {"type": "null"}}}
+    closed = {**a, "additionalProperties": False}
+    assert checked_schema({"items": a}, "f") == {"items": closed}
+    assert checked_schema({"anyOf": [a, {"type": "object"}]}, "f") == {"anyOf": [closed, {"type": "object"}]}
+    nested = {"properties": {"x": a, "properties": a}, "required": ["x"]}
+    assert checked_schema(nested, "f") == {
+        "properties": {"x": closed, "properties": closed},
+        "required": ["x"],
+        "additionalProperties": False,
+    }
+    for said in (
+        {**a, "additionalProperties": True},
+        {**a, "patternProperties": {"^x": {}}},
+        {**a, "required": ["b"]},
+        {"allOf": [a, {"properties": {"b": {}}}]},
+        {"$defs": {"x": a}, "properties": {"b": {}}, "$ref": "#/$defs/x"},
+        {"properties": {"b": {}}, "anyOf": [a, {"required": ["b"]}]},
+        {"type": "object"},
+    ):
+        assert checked_schema(said, "f") == said
 
 
 def test_white_space_is_bounded() -> None:
