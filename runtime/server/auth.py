@@ -16,7 +16,7 @@ class KeyCheck:
         self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, request: Request) -> None:
-        request.state.owner = ""
+        request.state.api_key_digest = b""
         if not self._digests:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -33,13 +33,13 @@ class KeyCheck:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        request.state.owner = given.hex()
+        request.state.api_key_digest = given
 
 
 def owner_of(request: Request) -> str:
     """Who sent a request that `KeyCheck` let pass: a digest of the key; empty where none is asked for."""
-    owner: str = request.state.owner
-    return owner
+    digest: bytes = request.state.api_key_digest
+    return digest.hex()
 
 
 def _digest(key: str) -> bytes:

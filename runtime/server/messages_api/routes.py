@@ -9,8 +9,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
-from deeproot.runtime.server.chat_routes import prepare_chat, prompt_of
+from deeproot.runtime.server.chat_routes import conversation_of, prepare_chat, prompt_of
 from deeproot.runtime.server.errors import ApiError, as_api_error
+from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common, new_id
 from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
@@ -39,7 +40,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         serving = state.ready()
         name = check_model_name(body.model, state)
         message_id = new_id("msg")
-        job = await asyncio.to_thread(_prepare, serving, body, message_id, started)
+        job = await asyncio.to_thread(_prepare, serving, request, body, message_id, started)
         num_prompt = len(job.requests[0].token_ids) // 4
         shape = MessagesShape(message_id, name, num_prompt)
         return await answer(request, state, job, shape, stream=bool(body.stream))
@@ -57,11 +58,14 @@ def make_router(max_body_bytes: int) -> APIRouter:
     return router
 
 
-def _prepare(serving: Serving, body: MessagesRequest, message_id: str, started: float) -> Job:
+def _prepare(
+    serving: Serving, request: Request, body: MessagesRequest, message_id: str, started: float
+) -> Job:
     translated = translate(body)
     try:
         check_common(translated.body, CHAT_UNSUPPORTED)
-        return prepare_chat(serving, translated.body, message_id, started, endpoint="messages")
+        asker = asker_of(request, translated.body)
+        return prepare_chat(serving, translated.body, asker, message_id, started, endpoint="messages")
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
 
@@ -69,7 +73,8 @@ def _prepare(serving: Serving, body: MessagesRequest, message_id: str, started: 
 def _count(serving: Serving, body: CountTokensRequest) -> int:
     translated = translate(body)
     try:
-        _, _, prompt = prompt_of(serving, translated.body)
+        chat = conversation_of(translated.body)
+        _, _, prompt = prompt_of(serving, translated.body, chat)
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
     return len(prompt.token_ids)

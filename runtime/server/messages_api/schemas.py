@@ -109,4 +109,5 @@ class MessagesRequest(CountTokensRequest):
     min_p: float | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: str | None = None
     deeproot: OwnOptions | None = None

@@ -66,7 +66,7 @@ class MessagesShape:
             changes += self._blocks.close()
         return chunks + [chunk for change in changes for chunk in _chunks(change)]
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
         assert self._end is not None, "a stream that ends well has an end"
         return [
             {"type": "message_delta", "delta": _stop(self._end), "usage": _usage(usage)},

@@ -204,6 +204,7 @@ def _sampling(request: MessagesRequest) -> dict[str, Any]:
         "seed": request.seed,
         "min_p": request.min_p,
         "ignore_eos": request.ignore_eos,
+        "cache_salt": request.cache_salt,
         "stop": request.stop_sequences,
         "deeproot": request.deeproot and request.deeproot.model_dump(exclude_unset=True),
     }

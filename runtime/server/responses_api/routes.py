@@ -13,6 +13,7 @@ from deeproot.runtime.server.auth import owner_of
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_routes import prepare_chat
 from deeproot.runtime.server.errors import ApiError, as_api_error
+from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common
 from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.responses_api.items import Item
@@ -46,7 +47,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         if body.previous_response_id is not None:
             earlier = await state.responses.conversation(owner, body.previous_response_id)
         response_id = new_item_id("resp")
-        job = await asyncio.to_thread(_prepare, serving, body, earlier, response_id, started)
+        job = await asyncio.to_thread(_prepare, serving, request, body, earlier, response_id, started)
 
         def on_complete(response: Fields) -> None:
             if body.store is not False:
@@ -85,12 +86,18 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 
 def _prepare(
-    serving: Serving, body: ResponsesRequest, earlier: Sequence[Item], response_id: str, started: float
+    serving: Serving,
+    request: Request,
+    body: ResponsesRequest,
+    earlier: Sequence[Item],
+    response_id: str,
+    started: float,
 ) -> Job:
     translated = translate(body, earlier)
     try:
         check_common(translated.body, CHAT_UNSUPPORTED)
-        return prepare_chat(serving, translated.body, response_id, started, endpoint="responses")
+        asker = asker_of(request, translated.body)
+        return prepare_chat(serving, translated.body, asker, response_id, started, endpoint="responses")
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
 

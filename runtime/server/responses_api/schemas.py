@@ -106,4 +106,5 @@ class ResponsesRequest(RequestModel):
     min_p: float | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    cache_salt: str | None = None
     deeproot: OwnOptions | None = None

@@ -63,7 +63,7 @@ class ResponsesShape:
         chunks += [chunk for change in changes for chunk in self._of_change(change)]
         return list(chunks)
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
         response = self._complete(usage)
         return [self._numbered(f"response.{response['status']}", response=response)]
 

@@ -50,6 +50,7 @@ def translate(body: ResponsesRequest, earlier: Sequence[Item]) -> Translated:
         "seed": body.seed,
         "min_p": body.min_p,
         "ignore_eos": body.ignore_eos,
+        "cache_salt": body.cache_salt,
         "chat_template_kwargs": body.chat_template_kwargs,
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": body.reasoning and body.reasoning.effort,
