@@ -30,7 +30,9 @@ from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
+from deeproot.runtime.structured.held import stops_of
 
 
 def make_router(max_body_bytes: int) -> APIRouter:
@@ -65,6 +67,7 @@ def _prepare(
     defaults = dataclasses.replace(speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
     given = _prompts(body)
     options = sampling_options(body, body.max_tokens)
+    grammar = grammar_of(body, speech.grammars)
     requests, texts, prompts = [], [], []
     for i, one in enumerate(given):
         field = "prompt" if len(given) == 1 else f"prompt[{i}]"
@@ -78,9 +81,10 @@ def _prepare(
                 defaults,
                 fallback_seed=serving.seeds.getrandbits(64),
                 prompt_field=field,
+                grammar=grammar,
             )
         )
-        texts.append(OutputText(speech.assets.tokenizer, options.stop, continues_text=True))
+        texts.append(OutputText(speech.assets.tokenizer, stops_of(grammar, options), continues_text=True))
 
     def remember(index: int, token_ids: list[int]) -> None:
         if isinstance(given[index], str):
