@@ -10,16 +10,18 @@ def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
     A plain copy to a GPU waits for all that runs there; one from pinned memory does not. torch keeps the pinned memory
     until the copy is done.
     """
-    tensor = torch.from_numpy(array)
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def copy_into(target: torch.Tensor, array: np.ndarray) -> None:
-    """As `to_device`, into a tensor of the array's shape, whose address stays."""
-    tensor = torch.from_numpy(array)
-    target.copy_(tensor.pin_memory() if target.is_cuda else tensor, non_blocking=True)
+    """As `to_device`, into a tensor of the array's shape that is there already, at an address that stays."""
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    if target.device.type == "cuda":
+        host = host.pin_memory()
+    target.copy_(host, non_blocking=True)
 
 
 class HostCopy:

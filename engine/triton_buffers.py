@@ -60,7 +60,7 @@ class PlanBuffers:
             )
         # Pages behind those of the longest sequence are not read.
         table = batch.page_table[:, : -(-int(batch.seq_lens.max()) // self._page_size)]
-        copy_into(self.page_table[:num_seqs, : table.shape[1]], np.ascontiguousarray(table))
+        copy_into(self.page_table[:num_seqs, : table.shape[1]], table)
         copy_into(self.slots[:num_tokens], batch.slot_mapping)
         self._fill_lists(lists)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from deeproot.runtime.chat.tool_parser import ContentDelta
+from deeproot.runtime.chat.reply_events import ContentDelta
 from deeproot.runtime.chat_reply import ChatFailed, Message, Reply
 from deeproot.runtime.llm import LLM, Completion
 from deeproot.runtime.model_search import name_of

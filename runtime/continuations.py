@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from deeproot.runtime.chat.continuation import ChatContinuation
+from deeproot.runtime.chat.reply_format import ReplyFormat
 from deeproot.runtime.chat.reply_memory import ReplyMemory
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.chat.text_continuation import TextContinuation
@@ -16,8 +17,10 @@ class Continuations:
     text: TextContinuation
 
 
-def make_continuations(tokenizer: Tokenizer, template: ChatTemplate | None, max_bytes: int) -> Continuations:
+def make_continuations(
+    tokenizer: Tokenizer, template: ChatTemplate | None, replies: ReplyFormat, max_bytes: int
+) -> Continuations:
     """`max_bytes`: about what both may hold together; 0 remembers nothing."""
     memory = ReplyMemory(max_bytes)
-    chat = None if template is None else ChatContinuation(template, tokenizer, memory)
+    chat = None if template is None else ChatContinuation(template, tokenizer, memory, replies)
     return Continuations(chat, TextContinuation(tokenizer, memory))

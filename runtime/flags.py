@@ -11,6 +11,7 @@ from deeproot.runtime.options import (
     DTYPES,
     KV_CACHE_DTYPES,
     LOAD_FORMATS,
+    OVERLAPS,
     PAGE_SIZES,
     EngineOptions,
     parse_bytes,
@@ -51,6 +52,16 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
     )
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
+        "--tool-call-parser",
+        metavar="NAME",
+        help="format of tool calls, by its own name or by vLLM's or SGLang's (default: as the chat template tells)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="format of reasoning; none leaves it in the content (default: as the chat template tells)",
+    )
+    group.add_argument(
         "--max-model-len",
         "--context-length",
         type=whole(1),
@@ -72,6 +83,15 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.max_num_batched_tokens,
         metavar="N",
         help="tokens computed in a step at most (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        choices=OVERLAPS,
+        default=default.overlap,
+        help="make the next step while one runs; auto: on a GPU (default: auto)",
+    )
+    group.add_argument(
+        "--enforce-eager", "--disable-cuda-graph", action="store_true", help="use no CUDA graphs on a GPU"
     )
     group.add_argument(
         "--page-size",
@@ -103,7 +123,7 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
     )
     group.add_argument(
         "--continuation-memory-bytes",
-        type=size,
+        type=size_or_zero,
         default=default.continuation_memory_bytes,
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
@@ -143,3 +163,8 @@ def size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError("must be more than 0 bytes")
     return size
+
+
+def size_or_zero(text: str) -> int:
+    """As `size`, for what 0 switches off."""
+    return 0 if text.strip() == "0" else size(text)

@@ -1,4 +1,4 @@
-"""From an engine's tokens to text, tool calls and an end: the same for streams, whole answers and `LLM`."""
+"""From an engine's tokens to reasoning, text, tool calls and an end: the same for streams, whole answers and `LLM`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 
 from deeproot.runtime.chat.detokenizer import Detokenizer
+from deeproot.runtime.chat.reply_events import CallEnd, CallStart, ContentDelta, ReplyEvent
+from deeproot.runtime.chat.reply_parser import ReplyParser
 from deeproot.runtime.chat.stops import StopMatcher
 from deeproot.runtime.chat.tokenizer import Tokenizer
-from deeproot.runtime.chat.tool_parser import CallEnd, CallStart, ContentDelta, ToolEvent, ToolParser
 from deeproot.scheduler.messages import FinishReason, TokenOutput, Usage
 
 EndReason = FinishReason | Literal["tool_calls"]
@@ -23,6 +24,8 @@ class OutputEnd:
     usage: Usage
     """Its `output` counts the tokens up to the end of the text, also where the engine had gone on."""
     error: str | None = None
+    reasoning_tokens: int = 0
+    """Of the output, those that are reasoning, its marks among them."""
 
 
 class OutputText:
@@ -38,13 +41,13 @@ class OutputText:
         tokenizer: Tokenizer,
         stop: Sequence[str] = (),
         *,
-        parser: ToolParser | None = None,
+        parser: ReplyParser | None = None,
         single_call: bool = False,
         continues_text: bool = False,
     ) -> None:
         """`parser`: None leaves everything content. `single_call`: end after the first tool call.
         `continues_text`: see `Detokenizer`."""
-        marks = parser.markers if parser is not None else ()
+        marks = parser.marks if parser is not None else ()
         keep = [token_id for mark in marks if (token_id := tokenizer.id_of(mark)) is not None]
         self._detokenizer = Detokenizer(tokenizer, keep=keep, continues_text=continues_text)
         self._stops = StopMatcher(stop)
@@ -52,6 +55,7 @@ class OutputText:
         self._single_call = single_call
         self._has_calls = False
         self._complete = False
+        self._num_reasoning = 0
         self.token_ids: list[int] = []
         """Tokens up to the end of the text, an end token among them."""
         self.end: OutputEnd | None = None
@@ -61,19 +65,25 @@ class OutputText:
         """Whether the engine should be told to stop."""
         return self._complete and self.end is None
 
-    def feed(self, output: TokenOutput) -> list[ToolEvent]:
+    def feed(self, output: TokenOutput) -> list[ReplyEvent]:
         """Take the next output; returns what is certain now. After the last one, `end` is set."""
-        events: list[ToolEvent] = []
+        events: list[ReplyEvent] = []
         if output.token_id is not None and not self._complete:
             self.token_ids.append(output.token_id)
             # A token that ends the request by its id is not part of the text.
             if output.finish_reason != "stop":
+                was_reasoning = self._in_reasoning
                 events += self._feed_text(self._detokenizer.feed(output.token_id))
+                self._num_reasoning += was_reasoning or self._in_reasoning
         if output.finish_reason is not None:
             events += self._finish(output, output.finish_reason)
         return events
 
-    def _feed_text(self, text: str) -> list[ToolEvent]:
+    @property
+    def _in_reasoning(self) -> bool:
+        return self._parser is not None and self._parser.in_reasoning
+
+    def _feed_text(self, text: str) -> list[ReplyEvent]:
         found = self._stops.feed(text)
         events = self._parse(found.text)
         if found.matched is not None and not self._complete:
@@ -81,8 +91,8 @@ class OutputText:
             self._complete = True
         return events
 
-    def _finish(self, output: TokenOutput, reason: FinishReason) -> list[ToolEvent]:
-        events: list[ToolEvent] = []
+    def _finish(self, output: TokenOutput, reason: FinishReason) -> list[ReplyEvent]:
+        events: list[ReplyEvent] = []
         ended_by_text = self._complete
         if not self._complete:
             events = self._feed_text(self._detokenizer.finish())
@@ -96,20 +106,20 @@ class OutputText:
         usage = output.usage or Usage(prompt=0, cached=0, computed=0, output=0)
         usage = msgspec.structs.replace(usage, output=len(self.token_ids))
         end: EndReason = "tool_calls" if reason == "stop" and self._has_calls else reason
-        self.end = OutputEnd(end, usage, output.error)
+        self.end = OutputEnd(end, usage, output.error, self._num_reasoning)
         return events
 
-    def _parse(self, text: str) -> list[ToolEvent]:
+    def _parse(self, text: str) -> list[ReplyEvent]:
         if not text:
             return []
         if self._parser is None:
             return [ContentDelta(text)]
         return self._through_first_call(self._parser.feed(text))
 
-    def _parse_end(self) -> list[ToolEvent]:
+    def _parse_end(self) -> list[ReplyEvent]:
         return [] if self._parser is None else self._through_first_call(self._parser.finish())
 
-    def _through_first_call(self, events: list[ToolEvent]) -> list[ToolEvent]:
+    def _through_first_call(self, events: list[ReplyEvent]) -> list[ReplyEvent]:
         """Note calls; if only one is wanted, drop what follows it."""
         if self._complete:
             return []

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from deeproot.runtime.chat.append_only import find_breaks, summary
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.reply_format import ReplyFormat, reply_format
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingDefaults
+from deeproot.runtime.structured.output_grammar import OutputGrammars
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +23,7 @@ class Texts:
     assets: ModelAssets
     template: ChatTemplate | None
     """None: the model has no chat template."""
+    reply_format: ReplyFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Speech:
     assets: ModelAssets
     template: ChatTemplate | None
     defaults: SamplingDefaults
+    reply_format: ReplyFormat
+    grammars: OutputGrammars
 
     def require_template(self) -> ChatTemplate:
         """The chat template; TemplateError, which says what to do, if there is none."""
@@ -43,6 +48,10 @@ def load_texts(options: EngineOptions) -> Texts:
         template = _chat_template(options, assets)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
+    try:
+        replies = reply_format(template, options.tool_call_parser, options.reasoning_parser)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
     trained = assets.context_length
     if trained is not None and options.max_model_len is not None and options.max_model_len > trained:
         raise SetupError(
@@ -50,7 +59,8 @@ def load_texts(options: EngineOptions) -> Texts:
         )
     if template is not None:
         logger.info("chat template: %s", summary(find_breaks(template)))
-    return Texts(assets, template)
+        logger.info("replies: %s", replies.summary)
+    return Texts(assets, template, replies)
 
 
 def make_speech(texts: Texts, info: EngineInfo) -> Speech:
@@ -70,7 +80,10 @@ def make_speech(texts: Texts, info: EngineInfo) -> Speech:
         vocab_size=info.vocab_size,
         max_model_len=info.max_model_len,
     )
-    return Speech(texts.assets, texts.template, defaults)
+    tokenizer = texts.assets.tokenizer
+    special = {tokenizer.text_of(token_id): token_id for token_id in tokenizer.special_ids}
+    grammars = OutputGrammars(special, texts.reply_format)
+    return Speech(texts.assets, texts.template, defaults, texts.reply_format, grammars)
 
 
 def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:

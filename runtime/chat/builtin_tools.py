@@ -1,7 +1,7 @@
 """Tools for models whose chat template knows none.
 
 The tools are described in the system turn, calls and results are plain text in the assistant's and the user's turns,
-in the form that Hermes models are trained on: `HermesParser` reads what comes back.
+in the form that Hermes models are trained on: `formats.json_calls.HERMES` reads what comes back.
 """
 
 import json

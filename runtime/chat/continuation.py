@@ -9,6 +9,7 @@ Texts are compared as `ControlGuard.spans` writes them: template and content are
 spells a control token never meets one.
 """
 
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -16,12 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from deeproot.runtime.chat.control_guard import ControlGuard, Rendering
+from deeproot.runtime.chat.reply_format import ReplyFormat
 from deeproot.runtime.chat.reply_match import same_reply
 from deeproot.runtime.chat.reply_memory import Reply, ReplyMemory
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
 
 _MAX_OPENINGS, _MAX_OPENING_LENGTH = 32, 2000
+_SEEN = 500
+"""Characters before a reply that tell whether it begins with reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,21 @@ class Found:
 class ChatContinuation:
     """See the module. One a chat template; may be used by several threads."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, memory: ReplyMemory) -> None:
+    def __init__(
+        self, template: ChatTemplate, tokenizer: Tokenizer, memory: ReplyMemory, replies: ReplyFormat
+    ) -> None:
         self._guard: ControlGuard = template.guard
         self._tokenizer = tokenizer
         self._memory = memory
         aliases = {i: a for e in tokenizer.added if (a := self._guard.alias_of(i := e.token_id)) is not None}
-        self._special_ids = tokenizer.special_ids
-        self._special = _any_of([a for i, a in aliases.items() if i in tokenizer.special_ids])
+        self._replies = replies
+        # Marks that stand inside a reply do not end it, special tokens or not.
+        self._special_ids = tokenizer.special_ids.difference(map(tokenizer.id_of, replies.marks))
+        """Control tokens that no reply holds."""
+        self._special = _any_of([a for i, a in aliases.items() if i in self._special_ids])
+        self._inner = _any_of(
+            [a for i, a in aliases.items() if i in tokenizer.special_ids - self._special_ids]
+        )
         self._plain = {alias: tokenizer.text_of(i) for i, alias in aliases.items()}
         self._any_alias = _any_of(list(aliases.values()))
         self._openings: tuple[str, ...] = ()
@@ -107,12 +119,16 @@ class ChatContinuation:
         ended = self._special.search(spans, start) if replies else None
         if ended is None:
             return None
-        sent = self._flat(spans[start : ended.start()])
-        for reply in replies:
-            if sent == self._flat(reply.text):
+        sent = spans[start : ended.start()]
+        inner = self._inner.findall(sent)
+        # What a client spells may look like a mark, but only the template's marks are tokens.
+        fitting = [reply for reply in replies if self._inner.findall(reply.text) == inner]
+        for reply in fitting:
+            if self._flat(sent) == self._flat(reply.text):
                 return Found(start, ended.start(), reply, as_written=True)
-        for reply in () if exact else replies:
-            if same_reply(sent, self._flat(reply.text)):
+        read = functools.partial(self._replies.read, self._flat(spans[max(0, start - _SEEN) : start]))
+        for reply in () if exact else fitting:
+            if same_reply(self._flat(sent), self._flat(reply.text), read, self._replies.marks):
                 return Found(start, ended.start(), reply, as_written=False)
         return None
 

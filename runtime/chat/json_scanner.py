@@ -56,9 +56,11 @@ class JsonObjectScanner:
 
     def __init__(self) -> None:
         self.status = JsonStatus.OPEN
-        self.spans: list[tuple[int, int, int, int]] = []
-        """For each member of the object: start and end of its key (quotes included), start and end of its value,
-        counted in characters from the first one fed."""
+        self.key_spans: list[tuple[int, int]] = []
+        """Start and end of the key of each member of the object (quotes included), counted in characters from the
+        first one fed."""
+        self.value_spans: list[tuple[int, int]] = []
+        """The same of the values that are complete."""
         self._expect = _Expect.OBJECT
         self._stack: list[str] = []
         self._offset = 0
@@ -67,7 +69,6 @@ class JsonObjectScanner:
         self._rest = ""
         """What must still come of a literal, or how many hexadecimal digits."""
         self._start = 0
-        self._key_span = (0, 0)
         self._value_start = 0
 
     def feed(self, text: str, start: int = 0) -> int:
@@ -151,7 +152,7 @@ class JsonObjectScanner:
         if not self._is_key:
             return self._end_value(1)
         if len(self._stack) == 1:
-            self._key_span = (self._start, self._offset + 1)
+            self.key_spans.append((self._start, self._offset + 1))
         return self._to(_Expect.COLON, True)
 
     def _in_number(self, letter: str) -> int:
@@ -177,7 +178,7 @@ class JsonObjectScanner:
         if not self._stack:
             self.status = JsonStatus.DONE
         elif len(self._stack) == 1:
-            self.spans.append((*self._key_span, self._value_start, self._offset + taken))
+            self.value_spans.append((self._value_start, self._offset + taken))
         self._expect = _Expect.COMMA_OR_END
         return taken
 

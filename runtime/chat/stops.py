@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deeproot.runtime.chat.marks import start_of_partial
+
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
@@ -42,7 +44,7 @@ class StopMatcher:
             end, start, stop = first
             self._stopped, self._held = True, ""
             return StopResult(text[: end if self._include_stop else start], stop)
-        shown = min(_start_of_partial(text, stop) for stop in self._stops)
+        shown = start_of_partial(text, self._stops)
         self._held = text[shown:]
         return StopResult(text[:shown])
 
@@ -50,13 +52,3 @@ class StopMatcher:
         """The text ended: what was held back was no stop string after all."""
         held, self._held, self._stopped = self._held, "", True
         return held
-
-
-def _start_of_partial(text: str, stop: str) -> int:
-    """Where the longest end of `text` that begins `stop` starts; `len(text)` if there is none."""
-    at = max(0, len(text) - len(stop) + 1)
-    while (at := text.find(stop[0], at)) >= 0:
-        if stop.startswith(text[at:]):
-            return at
-        at += 1
-    return len(text)

@@ -89,6 +89,11 @@ class ChatTemplate:
         """Whether the model's own template renders tools; if not, the built-in wrapper does."""
         return self._for_tools.uses_tools
 
+    @property
+    def tool_source(self) -> str:
+        """The Jinja source that serves requests with tools."""
+        return self._sources.get("tool_use", self._sources["default"])
+
     def with_clock(self, now: Callable[[], datetime]) -> "ChatTemplate":
         """The same template at another time."""
         return ChatTemplate(self._sources, self._tokenizer, now=now, keep_thinking=self._keep_thinking)

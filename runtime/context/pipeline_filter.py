@@ -1,18 +1,17 @@
 """The filter pipeline as staging uses it: each tool result once, in the log's order."""
 
-import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from deeproot.runtime.context.event_actions import EventActions
 from deeproot.runtime.context.events import Event
 from deeproot.runtime.context.extract.extract import extract, worth_extracting
-from deeproot.runtime.context.filters.actions import ActionReader
 from deeproot.runtime.context.filters.base import Filter, FilterContext
 from deeproot.runtime.context.filters.observation import Action, Observation, ObservationLog
 from deeproot.runtime.context.filters.pipeline import Pipeline, PipelineResult, default_filters
 from deeproot.runtime.context.filters.superseded import SupersededReadFilter
-from deeproot.runtime.context.staging import Filtered, Superseded
+from deeproot.runtime.context.stage_filter import Filtered, Superseded
 
 
 class PipelineFilter:
@@ -38,14 +37,14 @@ class PipelineFilter:
         self._extract_over = extract_over
         self._pointer = SupersededReadFilter()
         self._log = ObservationLog()
-        self._actions = ActionReader()
+        self._actions = EventActions()
         self._views: dict[str, list[int]] = {}
         """Views of each file that nothing has changed since."""
         self._superseded: list[Superseded] = []
 
     def add(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Filtered:
         """Filter the next tool result; remember what it was of."""
-        action = self._action(event, text, call)
+        action = self._actions.read(event, text, call)
         index = self._log.append(Observation(event.seq, action, text, event.time_ns / 1e9))
         self._note(index, action)
         result = self._pipeline.run(text, FilterContext(self._log, index))
@@ -83,42 +82,6 @@ class PipelineFilter:
                     )
         if action.shows is not None:
             self._views.setdefault(posixpath.normpath(action.shows), []).append(index)
-
-    def _action(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Action:
-        command = event.data.get("action")
-        if isinstance(command, str):
-            before, after = _working_dirs(event.data.get("state"))
-            if before is not None:
-                self._actions.enter(before)
-            action = self._actions.command(command, text, event.exit_code)
-            if after is not None:
-                self._actions.enter(after)
-            return action
-        call = call or {}
-        name, arguments = str(call.get("name", "")), call.get("arguments", "")
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except ValueError:
-                return self._actions.command(str(arguments), text, event.exit_code)
-        if isinstance(arguments, Mapping):
-            return self._actions.tool_call(name, arguments, text, event.exit_code)
-        return Action(name)
-
-
-def _working_dirs(state: Any) -> tuple[str | None, str | None]:
-    """Where a step of SWE-agent began and ended, as its state says: up to 0.7 it is JSON of before, later a mapping of
-    after the action."""
-    before = isinstance(state, str)
-    if before:
-        try:
-            state = json.loads(state)
-        except ValueError:
-            return None, None
-    folder = state.get("working_dir") if isinstance(state, Mapping) else None
-    if not isinstance(folder, str) or not folder.startswith("/"):
-        return None, None
-    return (folder, None) if before else (None, folder)
 
 
 def _notes(result: PipelineResult) -> tuple[str, ...]:

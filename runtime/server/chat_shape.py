@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from deeproot.runtime.chat.tool_parser import (
+from deeproot.runtime.chat.reply_events import (
     ArgumentsDelta,
     CallEnd,
     CallStart,
     CallTruncated,
     ContentDelta,
-    ToolEvent,
+    ReasoningDelta,
+    ReplyEvent,
     collect,
 )
 from deeproot.runtime.server.job import Piece
@@ -60,12 +61,17 @@ class ChatShape:
             chunks.append(self._chunk(piece.index, Delta(), piece.end.reason))
         return chunks
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
-        if self._usage_of_chunks is UNSET:
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        wanted = self._usage_of_chunks is not UNSET
+        if not (wanted or at_least_one):
             return []
         return [
             ChatCompletionChunk(
-                id=self._id, created=self._created, model=self._model, choices=[], usage=usage
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=[],
+                usage=usage if wanted else UNSET,
             )
         ]
 
@@ -76,7 +82,10 @@ class ChatShape:
             for call in answer.calls
         ]
         message = AssistantMessage(
-            content=answer.content if answer.content or not calls else None, tool_calls=calls or UNSET
+            content=answer.content if answer.content or not calls else None,
+            reasoning_content=answer.reasoning or UNSET,
+            reasoning=answer.reasoning or UNSET,
+            tool_calls=calls or UNSET,
         )
         end = pieces[-1].end
         assert end is not None, "a choice's last piece has its end"
@@ -92,10 +101,12 @@ class ChatShape:
         )
 
 
-def _delta(event: ToolEvent) -> Delta | None:
+def _delta(event: ReplyEvent) -> Delta | None:
     match event:
         case ContentDelta(text):
             return Delta(content=text)
+        case ReasoningDelta(text):
+            return Delta(reasoning_content=text, reasoning=text)
         case CallStart(index, call_id, name):
             part = FunctionCallPart("", name)
             return Delta(tool_calls=[ToolCallDelta(index=index, id=call_id, type="function", function=part)])

@@ -3,9 +3,22 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from deeproot.runtime.explain.report import Explanation
+
+
+class OwnAnswer(msgspec.Struct, frozen=True):
+    """What no other server says; stands under `deeproot`."""
+
+    explanations: tuple[Explanation, ...]
+    """One a prompt."""
+
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
 
 
 class UsageInfo(msgspec.Struct, frozen=True):
@@ -13,6 +26,7 @@ class UsageInfo(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class FunctionCallPart(msgspec.Struct, frozen=True):
@@ -40,12 +54,17 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "assistant"
     content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    """The same, as newer clients call it."""
     tool_calls: list[ToolCallMessage] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
@@ -79,6 +98,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageInfo
+    deeproot: OwnAnswer | UnsetType = UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +108,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageInfo | UnsetType | None = UNSET
+    deeproot: OwnAnswer | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +120,7 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: UsageInfo | UnsetType | None = UNSET
+    deeproot: OwnAnswer | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

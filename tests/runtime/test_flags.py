@@ -44,8 +44,7 @@ def test_names_of_other_engines_mean_the_same(flag: str, value: str, field: str)
         ["-tp", "1"],
         ["--kv-cache-dtype", "auto"],
         ["--enable-prefix-caching"],
-        ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
-        ["--enforce-eager"],
+        ["--enable-auto-tool-choice"],
     ],
 )
 def test_what_is_done_anyway_is_accepted(arguments: list[str]) -> None:
@@ -59,6 +58,7 @@ def test_what_is_done_anyway_is_accepted(arguments: list[str]) -> None:
         (["--quantization", "awq"], ["--quantization awq", "GGUF"]),
         (["--trust-remote-code"], ["--trust-remote-code", "no code"]),
         (["--disable-radix-cache"], ["--disable-radix-cache", "always"]),
+        (["--no-async-scheduling"], ["--no-async-scheduling", "--overlap off"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--gpu-memory-utilization", "1.5"], ["--gpu-memory-utilization", "between"]),
     ],
@@ -109,7 +109,9 @@ def test_a_config_file_has_the_names_of_the_flags(tmp_path: Path) -> None:
         "--served-model-name",
         "a",
         "b",
+        "--enforce-eager",
     )
+    assert expected[0].enforce_eager
     assert parse_config(write(tmp_path, text)) == expected
 
 

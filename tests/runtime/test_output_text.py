@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeproot.runtime.chat.hermes_parser import HermesParser
+from deeproot.runtime.chat.call_parser import CallParser
+from deeproot.runtime.chat.formats.json_calls import HERMES
+from deeproot.runtime.chat.reasoning import ReasoningFormat, ReasoningParser
+from deeproot.runtime.chat.reply_events import ReplyEvent, collect
+from deeproot.runtime.chat.reply_parser import ReplyParser
 from deeproot.runtime.chat.tokenizer import Tokenizer
-from deeproot.runtime.chat.tool_parser import ToolEvent, collect
 from deeproot.runtime.output_text import OutputText
 from deeproot.scheduler.messages import FinishReason, TokenOutput, Usage
 
@@ -22,9 +25,9 @@ def tokenizer(tiny_model: Path) -> Tokenizer:
     return Tokenizer.from_folder(tiny_model)
 
 
-def feed(text: OutputText, ids: Sequence[int], reason: FinishReason) -> list[ToolEvent]:
+def feed(text: OutputText, ids: Sequence[int], reason: FinishReason) -> list[ReplyEvent]:
     """All ids in order, the last with the reason; when the text is complete, the engine's answer to an abort."""
-    events: list[ToolEvent] = []
+    events: list[ReplyEvent] = []
     for i, token_id in enumerate(ids):
         last = i == len(ids) - 1
         usage = Usage(prompt=5, cached=2, computed=3, output=i + 1)
@@ -93,7 +96,7 @@ def test_an_engine_failure_is_told(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("single", [False, True])
 def test_calls(tokenizer: Tokenizer, single: bool) -> None:
-    text = OutputText(tokenizer, parser=HermesParser(), single_call=single)
+    text = OutputText(tokenizer, parser=ReplyParser(calls=CallParser(HERMES)), single_call=single)
     answer = collect(feed(text, [*ids_of(tokenizer, f"see {CALL}{CALL}"), END], "stop"))
     assert answer.content == "see"
     assert len(answer.calls) == (1 if single else 2)
@@ -103,12 +106,26 @@ def test_calls(tokenizer: Tokenizer, single: bool) -> None:
 
 
 def test_calls_before_the_limit_stay_calls_but_it_ends_in_length(tokenizer: Tokenizer) -> None:
-    text = OutputText(tokenizer, parser=HermesParser())
+    text = OutputText(tokenizer, parser=ReplyParser(calls=CallParser(HERMES)))
     answer = collect(feed(text, ids_of(tokenizer, CALL + CALL[:20]), "length"))
     assert len(answer.calls) == 1
     assert answer.truncated
     assert text.end is not None
     assert text.end.reason == "length"
+
+
+def test_tokens_of_reasoning_are_counted_with_its_marks(tokenizer: Tokenizer) -> None:
+    format = ReasoningFormat("think", "<think>", "</think>")
+    reasoning, rest = "<think>\nhm\n</think>", "\n\nYes."
+    for opened in (False, True):
+        text = OutputText(tokenizer, parser=ReplyParser(ReasoningParser(format, opened=opened)))
+        written = reasoning.removeprefix("<think>") if opened else reasoning
+        reply = collect(feed(text, [*ids_of(tokenizer, written + rest), END], "stop"))
+        assert (reply.reasoning, reply.content) == ("hm", "Yes.")
+        assert text.end is not None
+        # A mark of several tokens is known when its last one has come.
+        assert text.end.reasoning_tokens == len(written) - (0 if opened else len("<think>") - 1)
+        assert text.end.usage.output == len(written + rest) + 1
 
 
 @settings(max_examples=200)

@@ -122,3 +122,24 @@ def test_drain_books_what_is_in_flight() -> None:
     assert tokens(scheduler.drain()) == alone([1, 2, 3], 1, 96)[0]
     scheduler.abort("one")
     check_idle(scheduler)
+
+
+def test_pages_that_the_tree_has_already_stay_until_the_step_that_reads_them_is_done() -> None:
+    scheduler = make_scheduler(overlap=True, budget=8)
+    scheduler.runner.lag = 2
+    first = [1, 2, 3, 4]
+    reply = alone(first, 12, 96)[0]
+    second = [*first, *reply, *[5] * 20]
+    scheduler.add(request("first", first, 12))
+    for _ in range(10):
+        scheduler.step()
+    scheduler.add(request("second", second, 5))
+    freed_late = 0
+    while scheduler.has_work:
+        for output in scheduler.step():
+            if output.finish_reason and output.rid == "second":
+                assert output.usage is not None
+                assert output.usage.cached == len(first), "the second is to compute what the first will leave"
+        freed_late += sum(len(pages) for flight in scheduler.flights for pages in flight.frees)
+        check(scheduler)
+    assert freed_late, "no page was in the tree already"

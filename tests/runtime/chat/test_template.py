@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.hermes_parser import HermesParser
+from deeproot.runtime.chat.formats.json_calls import HERMES
+from deeproot.runtime.chat.reply_parser import parse_reply
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.chat.tokenizer import Tokenizer
-from deeproot.runtime.chat.tool_parser import parse_answer
 
 from .conversations import TIME, TOOLS, WEATHER, WITH_CALLS, call
 from .test_template_families import folder as folder
@@ -98,8 +99,8 @@ def test_rendered_calls_parse_back(smollm2: ChatTemplate, arguments: dict[str, A
     raw = json.dumps(arguments)
     messages = [USER, {"role": "assistant", "content": content, "tool_calls": [call("f", raw, "1")]}]
     prompt = smollm2.render(messages, TOOLS, add_generation_prompt=False)
-    answer = parse_answer(
-        HermesParser(), prompt.rsplit("<|im_start|>assistant\n", 1)[1].removesuffix("<|im_end|>\n")
+    answer = parse_reply(
+        CallParser(HERMES), prompt.rsplit("<|im_start|>assistant\n", 1)[1].removesuffix("<|im_end|>\n")
     )
     assert (answer.content, [(c.name, c.arguments) for c in answer.calls]) == (content, [("f", raw)])
 

@@ -208,7 +208,7 @@ def test_bad_metadata_is_named(small_bpe: dict[str, Any], change: dict[str, Any]
 
 
 def test_neither_torch_nor_transformers_is_imported() -> None:
-    modules = ["tokenizer", "assets", "template", "hermes_parser", "detokenizer", "stops"]
+    modules = ["tokenizer", "assets", "template", "call_parser", "detokenizer", "stops"]
     code = "import sys\n" + "".join(f"import deeproot.runtime.chat.{m}\n" for m in modules)
     code += "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

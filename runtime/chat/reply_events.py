@@ -1,9 +1,20 @@
-"""From a model's text to content and tool calls, as it streams."""
+"""What a reply consists of, as it streams: every surface renders these events, streamed or not.
+
+A reply is any number of pieces of reasoning, of content, and of calls, in the order in which the model wrote them. A
+call is `CallStart`, `ArgumentsDelta`s and `CallEnd`, with nothing of another call between. How the reply ended, and
+what it took, is `output_text.OutputEnd`.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 from uuid import uuid4
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of what the model thought before it answered, without the marks around it; never empty."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +26,7 @@ class ContentDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A call is certain. `index` counts the calls of one answer from 0."""
+    """A call is certain. `index` counts the calls of one reply from 0."""
 
     index: int
     call_id: str
@@ -24,7 +35,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """A piece of a call's arguments: JSON exactly as the model wrote it."""
+    """A piece of a call's arguments: together they are a JSON object, where the format is JSON as the model wrote it."""
 
     index: int
     text: str
@@ -37,36 +48,17 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class CallTruncated:
-    """The answer ended inside a call. What there was of it comes as content."""
+    """The reply ended inside a call. What there was of it comes as content."""
 
 
-ToolEvent = ContentDelta | CallStart | ArgumentsDelta | CallEnd | CallTruncated
+ReplyEvent = ReasoningDelta | ContentDelta | CallStart | ArgumentsDelta | CallEnd | CallTruncated
 
-
-class ToolParser(Protocol):
-    """An automaton for one format of tool calls.
-
-    The events' joined content, and the calls, are the same however the text is cut into `feed`s. No part of a mark is
-    ever shown as content, unless it turns out that it was none. No input raises.
-    """
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Texts that the parser must see; if some are special tokens, the detokeniser has to keep them."""
-
-    def feed(self, text: str) -> list[ToolEvent]:
-        """Take the next piece of text; returns what is certain now."""
-
-    def finish(self) -> list[ToolEvent]:
-        """The text has ended; returns the rest."""
+CallIds = Callable[[], str]
 
 
 def new_call_id() -> str:
     """An id that no other call has."""
     return f"call_{uuid4().hex[:24]}"
-
-
-CallIds = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +69,18 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedAnswer:
+class ParsedReply:
     content: str
     calls: tuple[ToolCall, ...]
     truncated: bool
-    """Whether the answer ended inside a call."""
+    """Whether the reply ended inside a call."""
+    reasoning: str = ""
 
 
-def collect(events: Iterable[ToolEvent]) -> ParsedAnswer:
+def collect(events: Iterable[ReplyEvent]) -> ParsedReply:
     """What a run of events says in all."""
     content: list[str] = []
+    reasoning: list[str] = []
     starts: list[CallStart] = []
     arguments: dict[int, str] = {}
     truncated = False
@@ -94,6 +88,8 @@ def collect(events: Iterable[ToolEvent]) -> ParsedAnswer:
         match event:
             case ContentDelta(text):
                 content.append(text)
+            case ReasoningDelta(text):
+                reasoning.append(text)
             case CallStart(index):
                 starts.append(event)
                 arguments[index] = ""
@@ -104,9 +100,4 @@ def collect(events: Iterable[ToolEvent]) -> ParsedAnswer:
             case CallEnd():
                 pass
     calls = tuple(ToolCall(start.call_id, start.name, arguments[start.index]) for start in starts)
-    return ParsedAnswer("".join(content), calls, truncated)
-
-
-def parse_answer(parser: ToolParser, text: str) -> ParsedAnswer:
-    """Parse a whole answer with a fresh parser."""
-    return collect([*parser.feed(text), *parser.finish()])
+    return ParsedReply("".join(content), calls, truncated, "".join(reasoning))

@@ -7,31 +7,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeproot.runtime.chat.hermes_parser import HermesParser
-from deeproot.runtime.chat.tool_parser import (
+from deeproot.runtime.chat.call_parser import CallParser
+from deeproot.runtime.chat.formats.json_calls import HERMES
+from deeproot.runtime.chat.reply_events import (
     ArgumentsDelta,
     CallEnd,
     CallStart,
     CallTruncated,
     ContentDelta,
-    ParsedAnswer,
-    ToolEvent,
+    ParsedReply,
+    ReplyEvent,
     collect,
-    parse_answer,
 )
+from deeproot.runtime.chat.reply_parser import parse_reply
 
 from .strategies import cuts
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def parser() -> HermesParser:
+def parser() -> CallParser:
     numbers = itertools.count()
-    return HermesParser(lambda: f"id{next(numbers)}")
+    return CallParser(HERMES, call_ids=lambda: f"id{next(numbers)}")
 
 
-def parse(text: str) -> ParsedAnswer:
-    return parse_answer(parser(), text)
+def parse(text: str) -> ParsedReply:
+    return parse_reply(parser(), text)
 
 
 def brief(text: str) -> tuple[str, list[tuple[str, str]], bool]:
@@ -143,7 +144,7 @@ def test_content_is_not_delayed_more_than_needed() -> None:
 
 
 def test_ids_are_unique_by_default() -> None:
-    answers = [parse_answer(HermesParser(), written(*W) * 2) for _ in range(2)]
+    answers = [parse_reply(CallParser(HERMES), written(*W) * 2) for _ in range(2)]
     ids = [call.call_id for answer in answers for call in answer.calls]
     assert len(set(ids)) == 4
     assert all(i.startswith("call_") for i in ids)
@@ -196,7 +197,7 @@ def test_cuts_change_nothing(text: str, data: st.DataObject) -> None:
     expected = parse(text)
     for pieces in (list(text), data.draw(cuts(text))):
         p = parser()
-        events: list[ToolEvent] = [event for piece in pieces for event in p.feed(piece)]
+        events: list[ReplyEvent] = [event for piece in pieces for event in p.feed(piece)]
         assert collect([*events, *p.finish()]) == expected
 
 
