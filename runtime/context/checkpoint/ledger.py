@@ -18,6 +18,7 @@ from deeproot.runtime.context.checkpoint.schema import (
     Milestone,
 )
 from deeproot.runtime.context.checkpoint.trace import Outcome, Trace, shown
+from deeproot.runtime.context.control_text import well_formed
 from deeproot.runtime.context.event_actions import EventActions
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.filters.observation import Action
@@ -156,5 +157,6 @@ def _artifacts(trace: Trace, done: Sequence[_Done], files: Files, limit: int) ->
 
 
 def _names(uris: Iterable[str], files: Files) -> Iterable[str]:
+    """Each file's name once. Names that are no Unicode have no canonical spelling and are left out."""
     names = (files.name(uri) for uri in uris)
-    return dict.fromkeys(name for name in names if name)
+    return dict.fromkeys(name for name in names if name and name == well_formed(name))

@@ -1,6 +1,6 @@
 """The raw log as the gates need it: goal, constraints, and what every call really gave."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,7 @@ def read_trace(log: EventLog, upto: int | None = None) -> Trace:
         raise ValueError(f"upto is {upto}, but the log has {len(log)} events; give at most that")
     trace = Trace(log, last)
     calls: dict[str, Mapping[str, Any]] = {}
-    for event in _events(log, last):
+    for event in log.read(1, last + 1):
         trace.kinds[event.seq] = event.kind
         match event.kind:
             case EventKind.INSTRUCTION:
@@ -78,10 +78,6 @@ def read_trace(log: EventLog, upto: int | None = None) -> Trace:
             case EventKind.TOOL_RESULT:
                 _outcome(trace, event, calls.get(event.call_id or ""))
     return trace
-
-
-def _events(log: EventLog, last: int) -> Iterator[Event]:
-    return log.read(1, last + 1)
 
 
 def _instruction(trace: Trace, event: Event) -> None:
