@@ -65,6 +65,12 @@ class Runner:
         """As `forward`, but the logits themselves: `[N, vocab_size]` float32."""
         return self._logits(batch)
 
+    @torch.inference_mode()
+    def capture_graphs(self) -> None:
+        """Capture what can be captured before the first batch comes. Overwrites the pool's padding page only."""
+        if self.graphs is not None:
+            self.graphs.capture_all()
+
     def _logits(self, batch: ForwardBatch) -> torch.Tensor:
         hidden = self._hidden(batch)
         return self.model.logits(hidden[to_device(batch.logits_indices, self._device)])

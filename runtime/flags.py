@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from deeproot.runtime.options import (
+    ATTENTION_BACKENDS,
     DEVICES,
     DTYPES,
+    KV_CACHE_DTYPES,
     LOAD_FORMATS,
+    OVERLAPS,
     PAGE_SIZES,
     EngineOptions,
     parse_bytes,
@@ -35,6 +38,18 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
     )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=default.attention_backend,
+        help="what computes attention; deeproot doctor says what auto comes to (default: auto)",
+    )
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default=default.kv_cache_dtype,
+        help="auto: as --dtype; fp8: half the memory, less exact (default: auto)",
+    )
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
         "--tool-call-parser",
@@ -68,6 +83,15 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.max_num_batched_tokens,
         metavar="N",
         help="tokens computed in a step at most (default: %(default)s)",
+    )
+    group.add_argument(
+        "--overlap",
+        choices=OVERLAPS,
+        default=default.overlap,
+        help="make the next step while one runs; auto: on a GPU (default: auto)",
+    )
+    group.add_argument(
+        "--enforce-eager", "--disable-cuda-graph", action="store_true", help="use no CUDA graphs on a GPU"
     )
     group.add_argument(
         "--page-size",
