@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from deeproot import __version__
 from deeproot.runtime.config_file import expand_config
-from deeproot.runtime.flags import add_engine_flags, number, size, whole
+from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
 from deeproot.runtime.measure_flags import add_measure
 from deeproot.runtime.model_search import found_models
@@ -116,6 +116,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
+        explain_memory_bytes=args.explain_memory_bytes,
         log_level=args.log_level,
         log_format=args.log_format,
     )
@@ -168,6 +169,13 @@ def _add_serve(commands: Any) -> None:
         default=default.max_body_bytes,
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
+    )
+    group.add_argument(
+        "--explain-memory-bytes",
+        type=size_or_zero,
+        default=default.explain_memory_bytes,
+        metavar="SIZE",
+        help="for the latest sequences, to explain misses by; 0 switches that off (default: 32MiB)",
     )
     group.add_argument(
         "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"

@@ -123,7 +123,7 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
     )
     group.add_argument(
         "--continuation-memory-bytes",
-        type=size,
+        type=size_or_zero,
         default=default.continuation_memory_bytes,
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
@@ -163,3 +163,8 @@ def size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError("must be more than 0 bytes")
     return size
+
+
+def size_or_zero(text: str) -> int:
+    """As `size`, for what 0 switches off."""
+    return 0 if text.strip() == "0" else size(text)
