@@ -12,7 +12,7 @@ from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVLayout, KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import Node
-from deeproot.engine.runner import PendingTokens
+from deeproot.engine.runner import PendingSampled
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import AddRequest, SamplingParams, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
@@ -25,9 +25,9 @@ class NullRunner:
 
     def __init__(self, batch: int) -> None:
         token_ids = np.random.default_rng(0).integers(4, VOCAB, batch).astype(np.int32)
-        self.tokens = PendingTokens(torch.from_numpy(token_ids))
+        self.tokens = PendingSampled(torch.from_numpy(token_ids))
 
-    def launch(self, batch: object) -> PendingTokens:
+    def launch(self, batch: object) -> PendingSampled:
         return self.tokens
 
 

@@ -5,6 +5,7 @@ flat token arrays. There is no phase flag: a decoding sequence is one that compu
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,50 @@ Int64Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class LogitEdits:
+    """Changes to single logits before sampling, `E` in all; each pair of row and token stands here once at most.
+
+    A logit `x` becomes `x + bias`, then that over `repetition` if it is positive and times `repetition` if it is
+    negative, less `penalty`.
+    """
+
+    rows: Int64Array
+    """`[E]` of the `N` rows."""
+    token_ids: Int64Array
+    """`[E]`"""
+    bias: NDArray[np.float32]
+    """`[E]` negative infinity forbids the token."""
+    repetition: NDArray[np.float32]
+    """`[E]` above 0; 1 where off."""
+    penalty: NDArray[np.float32]
+    """`[E]`"""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMask:
+    """The only tokens that some rows may get, applied after `LogitEdits`. Rows that are not listed may get any."""
+
+    rows: Int64Array
+    """`[M]` of the `N` rows, each once."""
+    words: Int32Array
+    """`[M, ceil(vocab_size / 32)]`: token `t` is allowed where bit `t % 32` of word `t // 32` is set."""
+
+    def result(self) -> "TokenMask":
+        """Itself: see `PendingMask`."""
+        return self
+
+
+class PendingMask(Protocol):
+    """A mask that may still be worked out while the model computes."""
+
+    def result(self) -> TokenMask:
+        """Wait for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """Sampling settings of the sequences that need a token from this step; all arrays are `[num_logits]`."""
+    """Sampling settings of the logits rows from which this step takes a token; all arrays are `[num_logits]`."""
 
     temperature: NDArray[np.float32]
     """0 means greedy."""
@@ -28,6 +71,48 @@ class SamplingBatch:
     seeds: NDArray[np.uint64]
     positions: Int64Array
     """Index in its sequence of the token that is to be sampled: with the seed, the whole state of the generator."""
+    edits: LogitEdits | None = None
+    mask: PendingMask | None = None
+    num_logprobs: Int32Array | None = None
+    """How many of the likeliest tokens are reported beside the one that is sampled; -1: not even that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobsBatch:
+    """Of which new tokens the logits tell how likely a token of the prompt was, `M` in all."""
+
+    indices: Int64Array
+    """`[M]` indices into the `T` new tokens."""
+    token_ids: Int64Array
+    """`[M]` the prompt's token that follows each."""
+    num_logprobs: int
+    """How many of the likeliest tokens are reported, for every one of the `M`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Natural logarithms of probabilities by the model's own logits, before edits, masks and temperature."""
+
+    token_ids: Int64Array
+    """`[M]`"""
+    chosen: NDArray[np.float32]
+    """`[M]` of `token_ids`."""
+    top_ids: Int64Array
+    """`[M, K]` the likeliest tokens, likeliest first; `K` is the most that any row asked for."""
+    top: NDArray[np.float32]
+    """`[M, K]`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a step's forward pass gives back."""
+
+    token_ids: Int32Array
+    """`[N]`"""
+    logprobs: Logprobs | None = None
+    """Of the rows whose `num_logprobs` is not -1, in order."""
+    prompt_logprobs: Logprobs | None = None
+    """Of the batch's `prompt_logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +129,7 @@ class FedTokens:
 class ForwardBatch:
     """The new tokens of every sequence of a step and where their K and V live.
 
-    Shapes: `T` new tokens, `B` sequences, `P` pages of the longest sequence, `N` sequences that sample.
+    Shapes: `T` new tokens, `B` sequences, `P` pages of the longest sequence, `N` logits rows that are sampled.
     """
 
     input_ids: Int32Array
@@ -60,8 +145,9 @@ class ForwardBatch:
     seq_lens: Int32Array
     """`[B]` tokens of each sequence that have K and V after this step (cached and new)."""
     logits_indices: Int64Array
-    """`[N]` indices into the `T` new tokens whose logits are sampled."""
+    """`[N]` indices into the `T` new tokens whose logits are sampled; a sequence has several while it is verifying a draft."""
     sampling: SamplingBatch
+    prompt_logprobs: PromptLogprobsBatch | None = None
     fed: FedTokens | None = None
     """None if the host knows all new tokens."""
 

@@ -3,25 +3,39 @@
 import torch
 
 from deeproot.engine.attention import AttentionBackend
-from deeproot.engine.batch import ForwardBatch, Int32Array
+from deeproot.engine.batch import ForwardBatch, PromptLogprobsBatch, Sampled
 from deeproot.engine.graphs import DecodeGraphs
 from deeproot.engine.kv_pool import KVPool
+from deeproot.engine.logprobs import PendingLogprobs, logprobs_of, sampled_logprobs
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.sampling import sample
 from deeproot.engine.transfer import HostCopy, to_device
 
+_PROMPT_ROWS = 64
+"""Logits rows that exist at a time where a whole prompt's are wanted: 40 MB for a vocabulary of 150,000."""
 
-class PendingTokens:
-    """Sampled tokens on their way from the device."""
 
-    def __init__(self, tokens: torch.Tensor) -> None:
+class PendingSampled:
+    """What a step samples, on its way from the device."""
+
+    def __init__(
+        self,
+        tokens: torch.Tensor,
+        logprobs: PendingLogprobs | None = None,
+        prompt_logprobs: PendingLogprobs | None = None,
+    ) -> None:
         """tokens: `[N]` on any device."""
-        self._copy = HostCopy(tokens.to(torch.int32))
+        self._tokens = HostCopy(tokens.to(torch.int32))
+        self._logprobs = logprobs
+        self._prompt_logprobs = prompt_logprobs
 
-    def result(self) -> Int32Array:
-        """Wait until they are there: `[N]`. Raises what the step failed with."""
-        ids: Int32Array = self._copy.wait().numpy()
-        return ids
+    def result(self) -> Sampled:
+        """Wait until it is there. Raises what the step failed with."""
+        return Sampled(
+            self._tokens.wait().numpy(),
+            None if self._logprobs is None else self._logprobs.result(),
+            None if self._prompt_logprobs is None else self._prompt_logprobs.result(),
+        )
 
 
 class Runner:
@@ -48,26 +62,35 @@ class Runner:
         """What the latest batch sampled, on the device."""
 
     @torch.inference_mode()
-    def launch(self, batch: ForwardBatch) -> PendingTokens:
+    def launch(self, batch: ForwardBatch) -> PendingSampled:
         """Start to compute the batch's new tokens, to fill their slots, and to sample.
 
         Returns before a GPU has done it; on a CPU it is done.
         """
-        self._sampled = sample(self._logits(batch), batch.sampling)
-        return PendingTokens(self._sampled)
+        hidden = self._hidden(batch)
+        logits = self._logits(hidden, batch)
+        self._sampled = sample(logits, batch.sampling)
+        wanted, of_prompt = batch.sampling.num_logprobs, batch.prompt_logprobs
+        return PendingSampled(
+            self._sampled,
+            None if wanted is None else sampled_logprobs(logits, self._sampled, wanted),
+            None if of_prompt is None else self._prompt_logprobs(hidden, of_prompt),
+        )
 
-    def forward(self, batch: ForwardBatch) -> Int32Array:
-        """`launch` and its result: `[N]` token ids."""
+    def forward(self, batch: ForwardBatch) -> Sampled:
+        """`launch` and its result."""
         return self.launch(batch).result()
 
     @torch.inference_mode()
     def logits(self, batch: ForwardBatch) -> torch.Tensor:
         """As `forward`, but the logits themselves: `[N, vocab_size]` float32."""
-        return self._logits(batch)
+        return self._logits(self._hidden(batch), batch)
 
-    def _logits(self, batch: ForwardBatch) -> torch.Tensor:
-        hidden = self._hidden(batch)
-        return self.model.logits(hidden[to_device(batch.logits_indices, self._device)])
+    @torch.inference_mode()
+    def capture_graphs(self) -> None:
+        """Capture what can be captured before the first batch comes. Overwrites the pool's padding page only."""
+        if self.graphs is not None:
+            self.graphs.capture_all()
 
     def _hidden(self, batch: ForwardBatch) -> torch.Tensor:
         """`[T or more, hidden_size]`"""
@@ -76,6 +99,19 @@ class Runner:
             return self.graphs.hidden(batch, input_ids)
         self._attention.plan(batch)
         return self.model.forward(input_ids, to_device(batch.positions, self._device), self._attention)
+
+    def _logits(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        return self.model.logits(hidden[to_device(batch.logits_indices, self._device)])
+
+    def _prompt_logprobs(self, hidden: torch.Tensor, wanted: PromptLogprobsBatch) -> PendingLogprobs:
+        indices = torch.split(to_device(wanted.indices, self._device), _PROMPT_ROWS)
+        tokens = torch.split(to_device(wanted.token_ids, self._device), _PROMPT_ROWS)
+        parts = [
+            logprobs_of(self.model.logits(hidden[rows]), ids, wanted.num_logprobs)
+            for rows, ids in zip(indices, tokens, strict=True)
+        ]
+        ids, chosen, top_ids, top = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return PendingLogprobs(ids, chosen, top_ids, top)
 
     def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
         """`[T]` int64, with what the host does not know filled in."""

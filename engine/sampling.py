@@ -1,6 +1,6 @@
 """Choosing tokens from logits, so that a row's token depends on nothing but the row and its own settings.
 
-The chain of filters is Hugging Face's: temperature, top-k, top-p (of what top-k left), min-p. One uniform number
+Edits and masks of `logit_edits` come first. The chain of filters is Hugging Face's: temperature, top-k, top-p (of what top-k left), min-p. One uniform number
 a row, made from seed and position, is looked up in the cumulative distribution: by rank where a filter needs
 ranks, else by token id. Ties are broken by token id, so top-k leaves exactly k tokens.
 """
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from deeproot.engine.batch import Int64Array, SamplingBatch
+from deeproot.engine.logit_edits import edited
 
 _NUM_CANDIDATES = 1024
 """Tokens that are ranked at first; rows for which they turn out too few rank the whole vocabulary."""
@@ -54,6 +55,7 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def sample(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
     """Token ids `[N]` int64. logits: `[N, vocab_size]` float32, not changed."""
+    logits = edited(logits, settings)
     greedy = settings.temperature < _GREEDY_BELOW
     tokens = logits.argmax(-1)
     if greedy.all():

@@ -29,6 +29,9 @@ from deeproot.runtime.sampling_options import (
     check_token_ids,
     resolve,
 )
+from deeproot.runtime.structured.held import held_to, stops_of
+from deeproot.runtime.structured.options import StructuredOutputs
+from deeproot.runtime.structured.output_grammar import OutputGrammar, ToolChoice, ToolUse
 from deeproot.runtime.sync_client import SyncClient
 from deeproot.scheduler.messages import AddRequest, Usage
 
@@ -103,18 +106,21 @@ class LLM:
         self,
         prompts: str | Sequence[str] | Sequence[Sequence[int]],
         sampling: SamplingOptions | None = None,
+        *,
+        structured_outputs: StructuredOutputs | None = None,
     ) -> list[Completion]:
         """Complete prompts, texts or token ids, all at once; one result a prompt, in order. Each gets 16 tokens unless
-        `sampling` says otherwise.
+        `sampling` says otherwise. With `structured_outputs` each output has the given form.
 
         Raises OptionError, a ValueError, for sampling options or prompts that cannot be.
         """
         sampling = sampling or SamplingOptions()
+        grammar = self._engine.speech.grammars.make(structured_outputs)
         many: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
         given = [self._prompt(prompt) for prompt in many]
         defaults = dataclasses.replace(self._engine.speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
-        requests = [self._request(prompt, sampling, defaults) for prompt in given]
-        texts = [self._text(sampling, continues_text=True) for _ in many]
+        requests = [self._request(prompt, sampling, defaults, grammar) for prompt in given]
+        texts = [self._text(stops_of(grammar, sampling), continues_text=True) for _ in many]
         events: list[list[ReplyEvent]] = [[] for _ in many]
         for index, news in self._run(requests, texts):
             events[index] += news
@@ -129,16 +135,25 @@ class LLM:
         sampling: SamplingOptions | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        parallel_tool_calls: bool = True,
+        structured_outputs: StructuredOutputs | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         exact: bool = False,
     ) -> Completion:
         """Answer a conversation in OpenAI's form; with `tools`, calls in the answer become `tool_calls`.
 
+        `tool_choice` ("auto", "none", "required" or a function's name in OpenAI's form) and `parallel_tool_calls` are
+        enforced, and so is the schema of a tool that says `strict`; an answer that is no call has the form of
+        `structured_outputs`.
         Earlier answers in `messages` get the very tokens that the model wrote, also if white space at their end or
         the JSON of their calls is written otherwise now; with `exact` only if they are the same to the letter.
         Raises TemplateError and OptionError, both ValueErrors.
         """
-        prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
+        use = ToolUse(tools or (), tool_choice, parallel_tool_calls)
+        prompt, request, text = self._chat_request(
+            messages, sampling, use, structured_outputs, template_kwargs, exact
+        )
         events = [event for _, news in self._run([request], [text]) for event in news]
         self._remember_chat(prompt, text)
         return _completion(text, events)
@@ -149,11 +164,17 @@ class LLM:
         sampling: SamplingOptions | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        parallel_tool_calls: bool = True,
+        structured_outputs: StructuredOutputs | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         exact: bool = False,
     ) -> Generator[ReplyEvent | Completion, None, None]:
         """As `chat`, piece by piece: events as they come and, last, the whole. Closing it ends the request."""
-        prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
+        use = ToolUse(tools or (), tool_choice, parallel_tool_calls)
+        prompt, request, text = self._chat_request(
+            messages, sampling, use, structured_outputs, template_kwargs, exact
+        )
         events: list[ReplyEvent] = []
         with closing(self._run([request], [text])) as run:
             for _, news in run:
@@ -166,19 +187,21 @@ class LLM:
         self,
         messages: Messages,
         sampling: SamplingOptions | None,
-        tools: Sequence[Mapping[str, Any]] | None,
+        use: ToolUse,
+        structure: StructuredOutputs | None,
         template_kwargs: Mapping[str, Any] | None,
         exact: bool,
     ) -> tuple[Prompt, AddRequest, OutputText]:
         sampling = sampling or SamplingOptions()
-        template = self._engine.speech.require_template()
-        rendering = template.rendering(messages, tools, **(template_kwargs or {}))
+        speech = self._engine.speech
+        rendering = speech.require_template().rendering(messages, use.tools, **(template_kwargs or {}))
+        grammar = speech.grammars.make(structure, tools=use, prompt=rendering.text)
         continuation = self._continuations.chat
         assert continuation is not None, "there is a template"
         prompt = continuation.prompt(rendering, exact=exact)
-        parser = self._engine.speech.reply_format.parser(rendering.text, tools or ())
-        text = self._text(sampling, parser=parser)
-        return prompt, self._request(prompt, sampling, self._engine.speech.defaults), text
+        parser = speech.reply_format.parser(rendering.text, use.callable)
+        text = self._text(stops_of(grammar, sampling), parser=parser, single_call=not use.parallel)
+        return prompt, self._request(prompt, sampling, speech.defaults, grammar), text
 
     def _remember_chat(self, prompt: Prompt, text: OutputText) -> None:
         if self._continuations.chat is not None and _ended_well(text):
@@ -204,20 +227,33 @@ class LLM:
         check_token_ids(prompt, self._engine.speech.defaults.vocab_size, "prompts")
         return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
 
-    def _request(self, prompt: Prompt, sampling: SamplingOptions, defaults: SamplingDefaults) -> AddRequest:
+    def _request(
+        self,
+        prompt: Prompt,
+        sampling: SamplingOptions,
+        defaults: SamplingDefaults,
+        grammar: OutputGrammar | None,
+    ) -> AddRequest:
         ids = prompt.token_ids
         check_prompt_length(len(ids), defaults.max_model_len, "prompts")
         params = resolve(sampling, defaults, num_prompt=len(ids), fallback_seed=self._seeds.getrandbits(64))
+        params = held_to(grammar, params, sampling, defaults.end_token_ids)
         self.continuation_tokens += prompt.tokens_saved
         return AddRequest(str(next(self._rids)), ids.tobytes(), params)
 
     def _text(
-        self, sampling: SamplingOptions, *, parser: ReplyParser | None = None, continues_text: bool = False
+        self,
+        stop: Sequence[str],
+        *,
+        parser: ReplyParser | None = None,
+        single_call: bool = False,
+        continues_text: bool = False,
     ) -> OutputText:
         return OutputText(
             self._engine.speech.assets.tokenizer,
-            sampling.stop,
+            stop,
             parser=parser,
+            single_call=single_call,
             continues_text=continues_text,
         )
 

@@ -37,7 +37,7 @@ class Admission:
         for i, request in enumerate(islice(waiting, _LOOK_AHEAD)):
             if self._still_waits(request):
                 continue
-            match = self.cache.match(request.token_ids, request.num_tokens - 1, request.namespace)
+            match = self.cache.match(request.token_ids, request.num_cacheable, request.namespace)
             if self._find_leader(request, match.num_reusable, prefilling):
                 continue
             if not self._start(request, match, limit_of[request.rid]):
@@ -69,7 +69,7 @@ class Admission:
             common = common_tokens(request.token_ids, leader.token_ids)
             # Until the leader ends, only its whole pages can be matched.
             until = min(-(-common // size), leader.num_tokens // size) * size
-            gain = min(common, until, request.num_tokens - 1) - num_reusable
+            gain = min(common, until, request.num_cacheable) - num_reusable
             if gain >= size and self.table.num_computed[leader.row] < until:
                 request.waits_for, request.waits_until = leader, until
                 return True

@@ -4,6 +4,40 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """How tokens are guessed ahead: what followed the last few tokens where they stood before.
+
+    Raises ValueError, naming the field, for values that could not work.
+    """
+
+    num_speculative_tokens: int
+    """Drafts that a step verifies for a request at most."""
+    prompt_lookup_max: int = 4
+    """Tokens that must be the same as before, at most; the longest match is taken."""
+    prompt_lookup_min: int = 3
+    """And at least."""
+    disable_by_batch_size: int | None = None
+    """From this number of running requests on nothing is guessed, since a step has enough to do; None: never."""
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("num_speculative_tokens", 64),
+            ("prompt_lookup_min", 16),
+            ("prompt_lookup_max", 16),
+        ):
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} must be between 1 and {most}, got {value}")
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError(
+                f"prompt_lookup_min ({self.prompt_lookup_min}) must be at most prompt_lookup_max "
+                f"({self.prompt_lookup_max})"
+            )
+        if self.disable_by_batch_size is not None and self.disable_by_batch_size < 1:
+            raise ValueError(f"disable_by_batch_size must be at least 1, got {self.disable_by_batch_size}")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """What a step and the running set may hold.
 
@@ -18,6 +52,8 @@ class SchedulerConfig:
     """Tokens of a request at most, prompt and output together."""
     overlap: bool = False
     """Make and launch the next step while one runs. Worth while where steps run beside the host, as on a GPU."""
+    speculation: SpeculationConfig | None = None
+    """None: no tokens are guessed ahead."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -3,14 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array
+import numpy as np
+
+from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array, Sampled
 
 
 class Pending(Protocol):
-    """The tokens of a step that may still be running."""
+    """What a step that may still be running gives back."""
 
-    def result(self) -> Int32Array:
-        """Wait for the step: its sampled ids, `[len(batch.logits_indices)]`. Raises what the step failed with."""
+    def result(self) -> Sampled:
+        """Wait for the step. Raises what the step failed with."""
         ...
 
 
@@ -33,6 +35,20 @@ class Step:
     extend: Int64Array
     sampling_rows: Int64Array
     batch: ForwardBatch
+    num_drafted: Int64Array | None = None
+    """How many of each row's `extend` are drafts, its last; None: none at all."""
+
+    @property
+    def certain(self) -> Int64Array:
+        """Of each row's `extend`, what is computed whatever becomes of drafts."""
+        return self.extend if self.num_drafted is None else self.extend - self.num_drafted
+
+    @property
+    def num_logits(self) -> Int64Array:
+        """Rows of logits of each of `sampling_rows`: one, and one for each of its drafts."""
+        if self.num_drafted is None:
+            return np.ones(len(self.sampling_rows), dtype=np.int64)
+        return self.num_drafted[np.isin(self.rows, self.sampling_rows)] + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +56,7 @@ class Flight:
     """A step that was launched and whose tokens are not booked yet."""
 
     step: Step
-    tokens: Pending
+    pending: Pending
     frees: list[Int32Array] = field(default_factory=list)
     """Pages that nobody needs any more but this step may read: they are free when it has landed."""
 
@@ -54,5 +70,5 @@ class Failed:
 
     error: Exception
 
-    def result(self) -> Int32Array:
+    def result(self) -> Sampled:
         raise self.error

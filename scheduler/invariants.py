@@ -33,6 +33,7 @@ def check_idle(scheduler: Scheduler) -> None:
     """`check`, and nothing is left of any request: no row, no lock, no private page."""
     check(scheduler)
     require(not scheduler.has_work, "there is work left")
+    require(not scheduler.requests(), "a request is left")
     require(all(node.locks == 0 for node in scheduler.cache.nodes()), "a lock is left")
     pool = scheduler.pool
     require(pool.num_free + scheduler.cache.num_pages == pool.num_pages, "a page is lost")
@@ -88,7 +89,7 @@ def _check_running(scheduler: Scheduler, request: Request) -> None:
 def _check_expected(scheduler: Scheduler, request: Request) -> None:
     """What is expected is what has come back and what steps in flight bring."""
     table, row = scheduler.table, request.row
-    computing = sum(int(f.step.extend[f.step.rows == row].sum()) for f in scheduler.flights)
+    computing = sum(int(f.step.certain[f.step.rows == row].sum()) for f in scheduler.flights)
     sampling = sum(int((f.step.sampling_rows == row).sum()) for f in scheduler.flights)
     num_expected, num_scheduled = int(table.num_expected[row]), int(table.num_scheduled[row])
     require(

@@ -22,6 +22,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """64 bits, unsigned. Same seed, prompt and settings: same tokens, whatever else is in the batch."""
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the request (the model's end tokens among them, unless they are to be ignored)."""
+    min_tokens: int = 0
+    """Output tokens before any of `stop_token_ids` can be sampled."""
+    repetition_penalty: float = 1.0
+    """Above 0: positive logits of tokens in prompt and output are divided by it, negative ones multiplied; 1 is off."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit each time that the output has it."""
+    presence_penalty: float = 0.0
+    """Taken from a token's logit once if the output has it."""
+    logit_bias: dict[int, float] = {}
+    """Token id -> what is added to its logit."""
+    logprobs: int | None = None
+    """How many of the likeliest tokens are reported beside each output token; None: no logarithms at all."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens after the first. None of the prompt is taken from the cache then."""
+    speculate: bool = True
+    """Whether the engine may guess tokens ahead, if it does at all. The output is the same either way."""
+    grammar: str | None = None
+    """What the output must be, as `engine.grammar` has it."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -55,14 +73,30 @@ class Usage(msgspec.Struct, frozen=True):
     """Computed prompt tokens, the first of them, that had been cached and were evicted; 0 if it was not asked for."""
 
 
-class TokenOutput(msgspec.Struct, frozen=True):
-    """One step's news about one request: a new token, its end, or both."""
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithms of probabilities by the model's own logits, at one place of a sequence."""
+
+    token_id: int
+    """The token that stands there."""
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens there, likeliest first."""
+
+
+class TokenOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step's news about one request: a new token, its end, or both; or logarithms of its prompt."""
 
     rid: str
     token_id: int | None
-    """None when the request ends without a new token. The end token itself is reported."""
+    """None when there is no new one. The end token itself is reported. A step that has several gives several outputs."""
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     """Given with `finish_reason`."""
     error: str | None = None
     """One sentence for the user, with `finish_reason` "error"."""
+    logprobs: TokenLogprobs | None = None
+    """Of `token_id`, if the request asked."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the next tokens of the prompt, the second to the last in all."""
+    invalid: bool = False
+    """Whether the error is the request's own: it could not have gone well."""

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.scheduler.constraints import Constraint
 from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
 
 
@@ -20,6 +22,8 @@ class Request:
     sampling: SamplingParams
     step_by_step: bool = False
     """Its next step needs its last token on the host (a mask or a penalty made there): it is never scheduled ahead."""
+    constraint: Constraint | None = None
+    """Where the output stands in its grammar, if it has one; also while the request is preempted."""
     row: int = -1
     """Row in the running table; -1 while waiting."""
     node: Node | None = None
@@ -33,6 +37,8 @@ class Request:
     num_cached: int | None = None
     """Prompt tokens reused at the first admission; None before."""
     num_recomputed: int = 0
+    num_scored: int = 0
+    """Tokens of the prompt, from its first, after which the next one's logarithms have been reported."""
     num_evicted: int = 0
     """Prompt tokens that followed the cached ones and had been evicted, at the first admission."""
     namespace: bytes = b""
@@ -50,6 +56,7 @@ class Request:
             message.token_ids,
             len(message.token_ids) // TOKEN_BYTES,
             message.sampling,
+            step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
             num_seen=message.seen,
         )
@@ -59,6 +66,14 @@ class Request:
         """Tokens at the last admission; the running table knows the present number."""
         return len(self.token_ids) // TOKEN_BYTES
 
+    @property
+    def num_cacheable(self) -> int:
+        """Tokens that may be taken from the cache: all but the last, unless logits of earlier ones are wanted."""
+        last = self.num_tokens - 1
+        if self.sampling.prompt_logprobs is None or self.num_scored >= self.num_prompt - 1:
+            return last
+        return min(last, self.num_scored)
+
     def ids(self) -> Int32Array:
         return np.frombuffer(self.token_ids, dtype=np.int32)
 
@@ -67,9 +82,8 @@ class Request:
         self.num_recomputed += max(0, min(self.high_water, num_computed) - self.start)
         self.high_water = max(self.high_water, num_computed)
 
-    def finish(
-        self, reason: FinishReason, token_id: int | None, num_tokens: int, error: str | None = None
-    ) -> TokenOutput:
+    def finished(self, reason: FinishReason, last: TokenOutput, num_tokens: int) -> TokenOutput:
+        """`last` with the reason and the accounts of a request that ends with `num_tokens` tokens."""
         cached = self.num_cached or 0
         usage = Usage(
             prompt=self.num_prompt,
@@ -79,4 +93,4 @@ class Request:
             recomputed=self.num_recomputed,
             evicted=self.num_evicted,
         )
-        return TokenOutput(self.rid, token_id, reason, usage, error)
+        return msgspec.structs.replace(last, finish_reason=reason, usage=usage)

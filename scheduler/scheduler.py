@@ -11,27 +11,40 @@ step in flight uses them. Without overlap the same code runs with nothing in fli
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deeproot.engine.batch import Int32Array, Int64Array
+from deeproot.engine.batch import Int64Array, Sampled
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
+from deeproot.scheduler.compiling import CompilingRequests
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
+from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
 from deeproot.scheduler.request import Request
+from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
-from deeproot.scheduler.table import RunningTable
+from deeproot.scheduler.table import Appended, RunningTable
 
 
 class Scheduler:
     """Runs requests over one model, pool and cache. Not thread-safe: one thread calls it."""
 
-    def __init__(self, config: SchedulerConfig, cache: RadixCache, pool: KVPool, runner: Forward) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: RadixCache,
+        pool: KVPool,
+        runner: Forward,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Without `constraints`, requests with a grammar are refused."""
         capacity = pool.num_pages * pool.page_size
         if cache.page_size != pool.page_size:
             raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
@@ -50,11 +63,18 @@ class Scheduler:
         self._limits: dict[str, int] = {}
         self._admission = Admission(cache, pool, self.table)
         self._refused: list[TokenOutput] = []
+        self._constraints = constraints
+        self.on_compiled: Callable[[], None] = lambda: None
+        """Called from any thread when `has_work` may have become true by itself."""
+        self.compiling = CompilingRequests(constraints, lambda: self.on_compiled())
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
         self._holdings = Holdings(cache, pool, self.table, self.flights)
+        self._speculation = (
+            None if config.speculation is None else Speculation(config.speculation, self.table)
+        )
 
     def add(self, message: AddRequest) -> None:
         """Take a request; one that can never run is answered with an error by the next step.
@@ -66,34 +86,47 @@ class Scheduler:
         request = Request.from_message(message)
         error = self._why_impossible(request)
         if error is not None:
-            self._refused.append(request.finish("error", None, request.num_prompt, error))
+            self._refuse(request, error)
             return
         self._limits[request.rid] = min(
             request.num_prompt + request.sampling.max_tokens, self.config.max_model_len
         )
         self.counters.prompt += request.num_prompt
-        self.waiting.append(request)
+        if request.sampling.grammar is None:
+            self.waiting.append(request)
+        else:
+            self.compiling.add(request, request.sampling.grammar)
 
     def abort(self, rid: str) -> TokenOutput | None:
         """End a request; None if it is not here (any more)."""
+        compiling = self.compiling.withdraw(rid)
+        if compiling is not None:
+            return self._finish(compiling, "abort", TokenOutput(rid, None), compiling.num_tokens)
         for request in self.waiting:
             if request.rid == rid:
                 self.waiting.remove(request)
-                return self._finish(request, "abort", None, request.num_tokens)
+                return self._finish(request, "abort", TokenOutput(rid, None), request.num_tokens)
         for request in self.table.running():
             if request.rid == rid:
-                return self._end(request, "abort", None)
+                return self._end(request, "abort", TokenOutput(rid, None))
         return None
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or len(self.table) or self._refused or self.flights)
+        """Whether `step` has something to do; a request whose grammar is being compiled is nothing yet."""
+        here = self.waiting or len(self.table) or self._refused or self.flights
+        return bool(here or self.compiling.has_ready)
+
+    def requests(self) -> list[Request]:
+        """All that have not ended."""
+        return [*self.compiling.requests(), *self.waiting, *self.table.running()]
 
     def step(self) -> list[TokenOutput]:
         """Launch the next step, and book as many as may not be in flight beside it: all, if there is no overlap.
 
         Returns the outputs of what was booked. A failing step ends the requests that were in it.
         """
+        self._take_compiled()
         outputs, self._refused = self._refused, []
         step = self.schedule()
         launched = step is not None and self._launch(step)
@@ -101,6 +134,18 @@ class Scheduler:
         while len(self.flights) > allowed:
             outputs += self._land()
         return outputs
+
+    def _take_compiled(self) -> None:
+        for compiled in self.compiling.take():
+            if compiled.error is None:
+                self.waiting.append(compiled.request)
+            else:
+                del self._limits[compiled.request.rid]
+                self._refuse(compiled.request, compiled.error)
+
+    def _refuse(self, request: Request, error: str) -> None:
+        last = TokenOutput(request.rid, None, error=error, invalid=True)
+        self._refused.append(request.finished("error", last, request.num_prompt))
 
     def drain(self) -> list[TokenOutput]:
         """Wait for all steps in flight and book them."""
@@ -121,13 +166,28 @@ class Scheduler:
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
+        num_drafted = self._draft(rows, extend)
+        if num_drafted is not None:
+            extend = extend + num_drafted
+            missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend)
         num_missing = int(missing.sum())
         if num_missing:
             self.counters.evicted_pages += max(0, num_missing - self.pool.num_free)
             self.table.give_pages(rows, missing, self._holdings.take(num_missing))
-        batch, sampling_rows = self.table.build_batch(rows, extend)
-        self.table.expect(rows, extend, sampling_rows)
-        return Step(rows, extend, sampling_rows, batch)
+        batch, sampling_rows = self.table.build_batch(rows, extend, num_drafted)
+        step = Step(rows, extend, sampling_rows, batch, num_drafted)
+        self.table.expect(step)
+        return step
+
+    def _draft(self, rows: Int64Array, extend: Int64Array) -> Int64Array | None:
+        """How many tokens are guessed ahead for each row: None, or as many as budget and free pages allow."""
+        if self._speculation is None:
+            return None
+        counts = self._speculation.draft(rows, self.config.max_num_batched_tokens - int(extend.sum()))
+        if counts is None:
+            return None
+        missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend + counts)
+        return counts if missing.sum() <= self._holdings.num_available else None
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
@@ -142,51 +202,64 @@ class Scheduler:
         """Wait for the oldest step in flight and book it."""
         flight = self.flights.popleft()
         try:
-            token_ids = flight.tokens.result()
+            sampled = flight.pending.result()
         except Exception as error:
             outputs = self._fail(flight.step, error)
         else:
-            outputs = self._commit(flight.step, token_ids)
+            outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
         for request in [request for request in self.leaving if not self._is_in_flight(request)]:
             self._holdings.leave(request, keep=self.leaving.pop(request))
         return outputs
 
-    def _commit(self, step: Step, token_ids: Int32Array) -> list[TokenOutput]:
+    def _commit(self, step: Step, sampled: Sampled) -> list[TokenOutput]:
         """Book a finished step: computed tokens, cache, new tokens, ends."""
-        table, rows, extend, sampling_rows = self.table, step.rows, step.extend, step.sampling_rows
+        table = self.table
         self.counters.steps += 1
         self.counters.computed += len(step.batch.input_ids)
+        landed = Landed.of(step, sampled)
         if self.leaving:
-            runs, samples = self._still_runs(rows), self._still_runs(sampling_rows)
-            self.counters.surplus += int(extend[~runs].sum())
-            rows, extend = rows[runs], extend[runs]
-            sampling_rows, token_ids = sampling_rows[samples], token_ids[samples]
-        table.num_computed[rows] += extend
-        self.counters.output += len(token_ids)
-        for row in rows[extend > 1].tolist():
+            landed = landed.without([request.row for request in self.leaving])
+            self.counters.surplus += len(step.batch.input_ids) - landed.num_computed
+        table.num_computed[landed.rows] += landed.certain
+        for row in landed.rows[landed.certain > 1].tolist():
             self._holdings.insert(table.request(row), whole_pages_only=True)
-        stopped, full = table.append_tokens(sampling_rows, token_ids)
-        return self._outputs(sampling_rows.tolist(), token_ids.tolist(), stopped, full)
+        outputs = prompt_outputs(table, landed)
+        appended = self._append(landed)
+        new = token_outputs(table, appended, landed)
+        self.counters.output += len(new)
+        errors = errors_of(table.constraints, landed.sampling_rows)
+        failed = np.array([error is not None for error in errors], dtype=np.bool_)
+        for i in np.flatnonzero(appended.stopped | appended.full | failed).tolist():
+            last = int(appended.last[i])
+            request = table.request(int(landed.sampling_rows[i]))
+            if failed[i]:
+                output = TokenOutput(
+                    request.rid, None, error=f"the output's form cannot be kept: {errors[i]}"
+                )
+                new[last] = self._end(request, "error", output)
+            else:
+                new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
+        if self._constraints is not None and table.constraints:
+            self._constraints.follow(table.constraints, appended.rows, new)
+        return outputs + new
+
+    def _append(self, landed: Landed) -> Appended:
+        if self._speculation is None or landed.num_drafted is None or not len(landed.num_drafted):
+            return self.table.append_tokens(landed.sampling_rows, landed.token_ids)
+        self.counters.drafted += int(landed.num_drafted.sum())
+        appended, num_accepted = self._speculation.append(
+            landed.sampling_rows, landed.num_drafted, landed.token_ids
+        )
+        self.counters.accepted += num_accepted
+        return appended
 
     def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
         return ~np.isin(rows, [request.row for request in self.leaving])
 
     def _is_in_flight(self, request: Request) -> bool:
         return any(flight.has(request.row) for flight in self.flights)
-
-    def _outputs(
-        self, rows: list[int], token_ids: list[int], stopped: NDArray[np.bool_], full: NDArray[np.bool_]
-    ) -> list[TokenOutput]:
-        outputs = [
-            TokenOutput(self.table.request(row).rid, token_id)
-            for row, token_id in zip(rows, token_ids, strict=True)
-        ]
-        for i in np.flatnonzero(stopped | full).tolist():
-            request = self.table.request(rows[i])
-            outputs[i] = self._end(request, "stop" if stopped[i] else "length", token_ids[i])
-        return outputs
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What running requests compute next: rows, their tokens (one or more), the pages that they lack for them."""
@@ -218,6 +291,8 @@ class Scheduler:
             if request is None:
                 break
             admitted = True
+            if self._speculation is not None:
+                self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
             budget -= request.num_tokens - request.start
@@ -237,15 +312,17 @@ class Scheduler:
         self,
         request: Request,
         reason: FinishReason,
-        token_id: int | None,
-        error: str | None = None,
+        last: TokenOutput,
         *,
         keep: bool = True,
     ) -> TokenOutput:
-        """Run a request no longer; what it holds goes as soon as no step in flight uses it."""
+        """Run a request no longer; what it holds goes as soon as no step in flight uses it.
+
+        Returns `last`, its last output, with how it ended.
+        """
         row = request.row
         request.account_run(int(self.table.num_computed[row]))
-        output = self._finish(request, reason, token_id, int(self.table.num_tokens[row]), error)
+        output = self._finish(request, reason, last, int(self.table.num_tokens[row]))
         self.table.retire(request)
         if self._is_in_flight(request):
             self.leaving[request] = keep
@@ -256,18 +333,16 @@ class Scheduler:
     def _fail(self, step: Step, error: Exception) -> list[TokenOutput]:
         text = f"the model's forward pass failed: {type(error).__name__}: {error}"
         requests = [self.table.request(row) for row in step.rows[self._still_runs(step.rows)].tolist()]
-        return [self._end(request, "error", None, text, keep=False) for request in requests]
+        return [
+            self._end(request, "error", TokenOutput(request.rid, None, error=text), keep=False)
+            for request in requests
+        ]
 
     def _finish(
-        self,
-        request: Request,
-        reason: FinishReason,
-        token_id: int | None,
-        num_tokens: int,
-        error: str | None = None,
+        self, request: Request, reason: FinishReason, last: TokenOutput, num_tokens: int
     ) -> TokenOutput:
         del self._limits[request.rid]
-        return request.finish(reason, token_id, num_tokens, error)
+        return request.finished(reason, last, num_tokens)
 
     def _why_impossible(self, request: Request) -> str | None:
         longest = self.config.max_model_len

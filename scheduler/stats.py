@@ -15,6 +15,10 @@ class Counters:
     surplus: int = 0
     """Of these, what was computed ahead for requests that turned out to have ended."""
     output: int = 0
+    drafted: int = 0
+    """Tokens that were guessed ahead, and computed to verify them."""
+    accepted: int = 0
+    """Those of them that were sampled."""
     preemptions: int = 0
     evicted_pages: int = 0
 

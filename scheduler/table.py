@@ -1,15 +1,43 @@
 """The running requests in arrays, so that a step's bookkeeping costs per step and not per request."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deeproot.engine.batch import FedTokens, ForwardBatch, Int32Array, Int64Array, SamplingBatch
+from deeproot.engine.batch import (
+    FedTokens,
+    ForwardBatch,
+    Int32Array,
+    Int64Array,
+    PromptLogprobsBatch,
+    SamplingBatch,
+)
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.constraints import Constraint, mask_of
+from deeproot.scheduler.flight import Step
+from deeproot.scheduler.logit_rows import count_up, edits_of, prompt_rows
 from deeproot.scheduler.request import Request
+from deeproot.scheduler.row_edits import RowEdits, has_edits, needs_last_token
 
 _NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What a step's `N` sampled tokens became: `A` of them were appended to `R` rows."""
+
+    rows: Int64Array
+    """`[A]` the row of each."""
+    last: Int64Array
+    """`[R]` which of the `A` is the row's last."""
+    stopped: NDArray[np.bool_]
+    """`[R]` whether that is one of the row's stop ids."""
+    full: NDArray[np.bool_]
+    """`[R]` whether the row has reached its limit."""
+    kept: NDArray[np.bool_] | None = None
+    """`[N]` which were appended; None: all."""
 
 
 class RunningTable:
@@ -42,6 +70,15 @@ class RunningTable:
         self.top_p: NDArray[np.float32] = np.ones(n, dtype=np.float32)
         self.min_p: NDArray[np.float32] = np.zeros(n, dtype=np.float32)
         self.seeds: NDArray[np.uint64] = np.zeros(n, dtype=np.uint64)
+        self.speculates: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
+        """Rows for which tokens may be guessed ahead."""
+        self.num_logprobs: Int32Array = np.full(n, -1, dtype=np.int32)
+        self.edits: dict[int, RowEdits] = {}
+        """Of the rows that have any."""
+        self.constraints: dict[int, Constraint] = {}
+        """Of the rows whose output is held to a grammar."""
+        self.scored: set[int] = set()
+        """Rows that want the logarithms of their prompt's probabilities."""
         self._unused = list(range(n - 1, -1, -1))
 
     def __len__(self) -> int:
@@ -61,7 +98,7 @@ class RunningTable:
         self.page_table[row, : len(pages)] = pages
         self.num_tokens[row] = self.num_expected[row] = len(ids)
         self.num_computed[row] = self.num_scheduled[row] = num_computed
-        self.step_by_step[row] = request.step_by_step
+        self.step_by_step[row] = request.step_by_step or needs_last_token(sampling)
         self.num_pages[row] = len(pages)
         self.limit[row] = limit
         self.temperature[row] = sampling.temperature
@@ -69,6 +106,15 @@ class RunningTable:
         self.top_p[row] = sampling.top_p
         self.min_p[row] = sampling.min_p
         self.seeds[row] = sampling.seed
+        # A draft's later places would need masks of their own.
+        self.speculates[row] = sampling.speculate and request.constraint is None
+        self.num_logprobs[row] = -1 if sampling.logprobs is None else sampling.logprobs
+        if has_edits(sampling):
+            self.edits[row] = RowEdits(sampling, ids, request.num_prompt)
+        if request.constraint is not None:
+            self.constraints[row] = request.constraint
+        if sampling.prompt_logprobs is not None:
+            self.scored.add(row)
         self._set_stop_ids(row, sampling.stop_token_ids)
         self.rows = np.append(self.rows, row)
 
@@ -80,6 +126,10 @@ class RunningTable:
         """Free the row of a retired request."""
         row = request.row
         self.requests[row] = None
+        self.num_logprobs[row] = -1
+        self.edits.pop(row, None)
+        self.constraints.pop(row, None)
+        self.scored.discard(row)
         request.row = -1
         self._unused.append(row)
 
@@ -117,8 +167,14 @@ class RunningTable:
             self.num_pages[row] += n
             at += n
 
-    def build_batch(self, rows: Int64Array, extend: Int64Array) -> tuple[ForwardBatch, Int64Array]:
-        """The batch in which `rows[i]` computes its next `extend[i] >= 1` tokens, and the rows that sample."""
+    def build_batch(
+        self, rows: Int64Array, extend: Int64Array, num_drafted: Int64Array | None = None
+    ) -> tuple[ForwardBatch, Int64Array]:
+        """The batch in which `rows[i]` computes its next `extend[i] >= 1` tokens, and the rows that sample.
+
+        The last `num_drafted[i]` of them are drafts, which lie behind the row's tokens: logits are wanted at each of
+        these and before the first.
+        """
         before = self.num_scheduled[rows]
         after = before + extend
         cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
@@ -130,7 +186,7 @@ class RunningTable:
             positions = np.repeat(before - cu_seqlens[:-1], extend) + np.arange(len(row_of_token))
         page = positions // self.page_size
         slots = (self.page_table[row_of_token, page] - page) * self.page_size + positions
-        samples = after == self.num_expected[rows]
+        samples = after >= self.num_expected[rows]
         last_tokens = cu_seqlens[1:].astype(np.int64) - 1
         input_ids = self.tokens[row_of_token, positions]
         expected = before >= self.num_tokens[rows]
@@ -141,6 +197,15 @@ class RunningTable:
         sampling_rows = rows
         if not samples.all():
             sampling_rows, last_tokens = rows[samples], last_tokens[samples]
+        if num_drafted is None:
+            logits_indices = last_tokens
+            sampling = self._sampling_batch(sampling_rows, self.num_expected[sampling_rows])
+        else:
+            behind = num_drafted[samples]
+            ahead = count_up(behind + 1)
+            logits_indices = np.repeat(last_tokens - behind, behind + 1) + ahead
+            row_of_logits = np.repeat(sampling_rows, behind + 1)
+            sampling = self._sampling_batch(row_of_logits, self.num_expected[row_of_logits] + ahead)
         batch = ForwardBatch(
             input_ids=input_ids,
             positions=positions,
@@ -148,37 +213,90 @@ class RunningTable:
             page_table=self.page_table[rows, : int(page.max()) + 1],
             cu_seqlens_q=cu_seqlens,
             seq_lens=after.astype(np.int32),
-            logits_indices=last_tokens,
-            sampling=self._sampling_batch(sampling_rows),
+            logits_indices=logits_indices,
+            sampling=sampling,
+            prompt_logprobs=self._prompt_rows(row_of_token, positions) if self.scored else None,
             fed=fed,
         )
         return batch, sampling_rows
 
-    def expect(self, rows: Int64Array, extend: Int64Array, sampling_rows: Int64Array) -> None:
-        """Book a step that is about to be launched."""
-        self.num_scheduled[rows] += extend
-        self.num_expected[sampling_rows] += 1
-        self.sampled_at[sampling_rows] = np.arange(len(sampling_rows))
+    def expect(self, step: Step) -> None:
+        """Book a step that is about to be launched: of drafts, nothing is expected."""
+        self.num_scheduled[step.rows] += step.certain
+        self.num_expected[step.sampling_rows] += 1
+        if step.num_drafted is None:
+            self.sampled_at[step.sampling_rows] = np.arange(len(step.sampling_rows))
+        else:
+            self.sampled_at[step.sampling_rows] = step.num_logits.cumsum() - 1
 
-    def append_tokens(
-        self, rows: Int64Array, token_ids: Int32Array
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Append a sampled token to each row: (which ended by a stop id, which by their limit)."""
+    def append_tokens(self, rows: Int64Array, token_ids: Int32Array) -> Appended:
+        """Append a sampled token to each row."""
         lengths = self.num_tokens[rows]
         self.tokens[rows, lengths] = token_ids
         self.num_tokens[rows] = lengths + 1
+        if self.edits:
+            self._push_edits(rows.tolist(), token_ids.tolist())
         stopped = (self.stop_ids[rows] == token_ids[:, None]).any(axis=1)
-        return stopped, lengths + 1 >= self.limit[rows]
+        return Appended(rows, np.arange(len(rows)), stopped, lengths + 1 >= self.limit[rows])
 
-    def _sampling_batch(self, rows: Int64Array) -> SamplingBatch:
+    def append_verified(
+        self, rows: Int64Array, num_drafted: Int64Array, token_ids: Int32Array
+    ) -> tuple[Appended, Int64Array]:
+        """Append what was sampled at and behind each row's end, up to the first token that is not as drafted.
+
+        token_ids: `num_drafted[i] + 1` for each row. A draft that was sampled has been computed, so the token after
+        it counts too: what is appended is what sampling token by token would have given. Also returns how many of
+        each row's drafts were sampled, `[len(rows)]`, also behind a stop id.
+        """
+        sizes = num_drafted + 1
+        at, ahead = np.repeat(np.arange(len(rows)), sizes), count_up(sizes)
+        columns = np.arange(int(sizes.max()))
+        sampled = np.full((len(rows), len(columns)), _NO_TOKEN, dtype=np.int32)
+        sampled[at, ahead] = token_ids
+        first = self.num_tokens[rows]
+        places = np.minimum(first[:, None] + columns, self.tokens.shape[1] - 1)
+        agrees = (sampled == self.tokens[rows[:, None], places]) & (columns < num_drafted[:, None])
+        num_accepted = np.logical_and.accumulate(agrees, axis=1).sum(axis=1)
+        num_new = num_accepted + 1
+        stops = (sampled[:, :, None] == self.stop_ids[rows][:, None, :]).any(axis=2)
+        stops &= columns < num_new[:, None]
+        stopped = stops.any(axis=1)
+        num_new = np.where(stopped, stops.argmax(axis=1) + 1, num_new)
+        kept = ahead < num_new[at]
+        row_of_kept = rows[at[kept]]
+        self.tokens[row_of_kept, first[at[kept]] + ahead[kept]] = token_ids[kept]
+        self.num_tokens[rows] = first + num_new
+        # The draft's tokens that were sampled; the one after them is booked as any other.
+        for counter in (self.num_computed, self.num_scheduled, self.num_expected):
+            counter[rows] += num_new - 1
+        if self.edits:
+            self._push_edits(row_of_kept.tolist(), token_ids[kept].tolist())
+        full = self.num_tokens[rows] >= self.limit[rows]
+        return Appended(row_of_kept, num_new.cumsum() - 1, stopped, full, kept), num_accepted
+
+    def _push_edits(self, rows: Sequence[int], token_ids: Sequence[int]) -> None:
+        for row, token_id in zip(rows, token_ids, strict=True):
+            if row in self.edits:
+                self.edits[row].push(token_id)
+
+    def _sampling_batch(self, rows: Int64Array, positions: Int64Array) -> SamplingBatch:
+        """Settings of logits rows: `rows[i]` takes its token for position `positions[i]`; rows may repeat, in order."""
+        num_logprobs = self.num_logprobs[rows]
         return SamplingBatch(
             temperature=self.temperature[rows],
             top_k=self.top_k[rows],
             top_p=self.top_p[rows],
             min_p=self.min_p[rows],
             seeds=self.seeds[rows],
-            positions=self.num_expected[rows],
+            positions=positions,
+            edits=edits_of(self.edits, self.tokens, rows, positions) if self.edits else None,
+            mask=mask_of(self.constraints, rows) if self.constraints else None,
+            num_logprobs=num_logprobs if num_logprobs.max(initial=-1) >= 0 else None,
         )
+
+    def _prompt_rows(self, rows: Int64Array, positions: Int64Array) -> PromptLogprobsBatch | None:
+        wanting = [self.request(row) for row in self.scored & set(rows.tolist())]
+        return prompt_rows(wanting, self.tokens, rows, positions)
 
     def _set_stop_ids(self, row: int, stop_ids: Sequence[int]) -> None:
         width = self.stop_ids.shape[1]

@@ -9,17 +9,22 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.explain.history import Chat
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_shape import ChatShape
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import check_common, engine_request, new_id, sampling_options
 from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
+from deeproot.runtime.structured.held import stops_of
+from deeproot.runtime.structured.output_grammar import ToolUse
 
 _TEMPLATE_ARGUMENTS = frozenset({"self", "messages", "tools", "add_generation_prompt"})
 """What `chat_template_kwargs` may not replace."""
@@ -42,7 +47,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
         check_common(body, CHAT_UNSUPPORTED)
         completion_id = new_id("chatcmpl")
         # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
-        job = await asyncio.to_thread(prepare_chat, serving, body, completion_id, started)
+        asker = asker_of(request, body)
+        job = await asyncio.to_thread(prepare_chat, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = ChatShape(completion_id, name, include_usage)
         return await answer(request, state, job, shape, stream=bool(body.stream))
@@ -53,6 +59,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 def prepare_chat(
     serving: Serving,
     body: ChatCompletionRequest,
+    asker: Asker,
     completion_id: str,
     started: float,
     *,
@@ -63,8 +70,11 @@ def prepare_chat(
     Raises ApiError and OptionError. Slow on long conversations.
     """
     speech = serving.speech
-    tools = _dumped(body.tools or ()) if _wants_calls(body) else []
-    continuation, rendered, prompt = prompt_of(serving, body)
+    chat = conversation_of(body)
+    use = ToolUse(chat.tools, body.tool_choice, body.parallel_tool_calls is not False)
+    separate_reasoning = body.separate_reasoning is not False
+    continuation, rendered, prompt = prompt_of(serving, body, chat)
+    grammar = grammar_of(body, speech.grammars, tools=use, prompt=rendered if separate_reasoning else None)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -77,48 +87,44 @@ def prepare_chat(
         fallback_seed=serving.seeds.getrandbits(64),
         prompt_field="messages",
         max_tokens_field=field,
+        grammar=grammar,
     )
     text = OutputText(
         speech.assets.tokenizer,
-        options.stop,
-        parser=speech.reply_format.parser(
-            rendered, tools, separate_reasoning=body.separate_reasoning is not False
-        ),
+        stops_of(grammar, options),
+        parser=speech.reply_format.parser(rendered, use.callable, separate_reasoning=separate_reasoning),
         single_call=body.parallel_tool_calls is False,
     )
+    explaining, told = explained(serving, asker, [request], chat)
     return Job(
         endpoint,
-        (request,),
+        told,
         (text,),
         started,
         remember=lambda _, token_ids: continuation.remember(prompt, token_ids),
         tokens_saved=prompt.tokens_saved,
+        explaining=explaining,
     )
 
 
-def _wants_calls(body: ChatCompletionRequest) -> bool:
-    """Whether tool calls are to be recognised. With `none` the tools stay in the prompt, and so in the cache."""
-    choice = body.tool_choice
-    if choice not in (None, "none", "auto"):
-        raise invalid(
-            "tool_choice can be 'auto' or 'none' so far: 'required' and named functions are not supported yet.",
-            "tool_choice",
-            "unsupported",
-        )
-    return bool(body.tools) and choice != "none"
-
-
-def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, str, Prompt]:
-    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
+def conversation_of(body: ChatCompletionRequest) -> Chat:
+    """What the template gets of a chat completion. Raises ApiError."""
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:
         raise invalid(f"chat_template_kwargs cannot set {taken[0]}.", "chat_template_kwargs")
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    return Chat(_dumped(body.messages), _dumped(body.tools or ()), kwargs)
+
+
+def prompt_of(
+    serving: Serving, body: ChatCompletionRequest, chat: Chat
+) -> tuple[ChatContinuation, str, Prompt]:
+    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     try:
         template = serving.speech.require_template()
-        rendering = template.rendering(_dumped(body.messages), _dumped(body.tools or ()), **kwargs)
+        rendering = template.rendering(chat.messages, chat.tools, **chat.template_kwargs)
     except TemplateError as error:
         raise invalid(_sentence(error), _field_of(error)) from None
     continuation = serving.continuations.chat

@@ -17,6 +17,7 @@ from deeproot.runtime.sampling_options import COMPLETION_MAX_TOKENS, check_token
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import (
     check_common,
     engine_request,
@@ -29,7 +30,9 @@ from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
+from deeproot.runtime.structured.held import stops_of
 
 
 def make_router(max_body_bytes: int) -> APIRouter:
@@ -48,7 +51,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
         name = check_model_name(body.model, state)
         check_common(body, COMPLETION_UNSUPPORTED)
         completion_id = new_id("cmpl")
-        job = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
+        asker = asker_of(request, body)
+        job = await asyncio.to_thread(_prepare, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         shape = TextShape(completion_id, name, include_usage)
         return await answer(request, state, job, shape, stream=bool(body.stream))
@@ -56,11 +60,14 @@ def make_router(max_body_bytes: int) -> APIRouter:
     return router
 
 
-def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, started: float) -> Job:
+def _prepare(
+    serving: Serving, body: CompletionRequest, asker: Asker, completion_id: str, started: float
+) -> Job:
     speech = serving.speech
     defaults = dataclasses.replace(speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
     given = _prompts(body)
     options = sampling_options(body, body.max_tokens)
+    grammar = grammar_of(body, speech.grammars)
     requests, texts, prompts = [], [], []
     for i, one in enumerate(given):
         field = "prompt" if len(given) == 1 else f"prompt[{i}]"
@@ -74,16 +81,26 @@ def _prepare(serving: Serving, body: CompletionRequest, completion_id: str, star
                 defaults,
                 fallback_seed=serving.seeds.getrandbits(64),
                 prompt_field=field,
+                grammar=grammar,
             )
         )
-        texts.append(OutputText(speech.assets.tokenizer, options.stop, continues_text=True))
+        texts.append(OutputText(speech.assets.tokenizer, stops_of(grammar, options), continues_text=True))
 
     def remember(index: int, token_ids: list[int]) -> None:
         if isinstance(given[index], str):
             serving.continuations.text.remember(prompts[index], token_ids)
 
     saved = sum(prompt.tokens_saved for prompt in prompts)
-    return Job("completions", tuple(requests), tuple(texts), started, remember=remember, tokens_saved=saved)
+    pending, told = explained(serving, asker, requests, None)
+    return Job(
+        "completions",
+        told,
+        tuple(texts),
+        started,
+        remember=remember,
+        tokens_saved=saved,
+        explaining=pending,
+    )
 
 
 def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
@@ -136,8 +153,9 @@ class TextShape:
             chunks.append(self._chunk(TextChoice(index=piece.index, text="", finish_reason=piece.end.reason)))
         return chunks
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
-        return [] if self._usage_of_chunks is UNSET else [self._body([], usage)]
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        wanted = self._usage_of_chunks is not UNSET
+        return [self._body([], usage if wanted else UNSET)] if wanted or at_least_one else []
 
     def _chunk(self, choice: TextChoice) -> TextCompletion:
         return self._body([choice], self._usage_of_chunks)

@@ -9,6 +9,7 @@ from deeproot.runtime.chat.reply_events import ReplyEvent
 from deeproot.runtime.client import EngineClient, EngineUnavailable, Generation
 from deeproot.runtime.output_text import OutputEnd, OutputText
 from deeproot.runtime.server.errors import ApiError
+from deeproot.runtime.server.explaining import Explaining
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.scheduler.messages import AddRequest, TokenOutput
 
@@ -38,6 +39,7 @@ class Job:
     """Called with every choice that has ended well, and the tokens that it wrote, before the client knows."""
     tokens_saved: int = 0
     """Of the prompts, by remembered replies."""
+    explaining: Explaining | None = None
 
     async def run(self, client: EngineClient, metrics: Metrics) -> AsyncGenerator[list[Piece], None]:
         """Submit, and yield what each step brings until every choice has ended.
@@ -50,12 +52,16 @@ class Job:
         metrics.count_continuation(self.tokens_saved)
         try:
             async with client.generate(self.requests) as outputs:
+                if self.explaining is not None:
+                    self.explaining.submitted()
                 async for batch in outputs:
                     pieces = []
                     for output in batch:
                         timer.note(output)
                         pieces.append(self._read(index_of[output.rid], output, outputs))
                     yield pieces
+            if self.explaining is not None:
+                await self.explaining.finish(metrics)
         finally:
             duration = time.perf_counter() - self.started
             for text in self.texts:
@@ -67,12 +73,16 @@ class Job:
         events = text.feed(output)
         if text.wants_abort and not could_end:
             generation.abort(output.rid)
+        if output.invalid:
+            raise ApiError(400, output.error or "The request cannot be served.", code="invalid_request")
         if text.end is not None and text.end.reason == "error":
             raise ApiError(500, text.end.error or "The engine failed on this request.", code="engine_error")
         if text.end is not None and text.end.reason == "abort":
             raise EngineUnavailable("The engine was stopped before the request was complete.")
         if text.end is not None:
             self.remember(index, text.token_ids)
+            if self.explaining is not None:
+                self.explaining.ended(index, text)
         return Piece(index, events, text.end)
 
 

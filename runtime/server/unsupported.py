@@ -21,7 +21,6 @@ _BOTH: Mapping[str, tuple[Any, ...]] = {
     "prompt_logprobs": _NEVER,
     "best_of": (1,),
     "use_beam_search": _OFF,
-    "response_format": ({"type": "text"},),
     "min_tokens": (0,),
     "bad_words": ([],),
     "allowed_token_ids": _NEVER,
@@ -31,15 +30,6 @@ _BOTH: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _NEVER,
     "truncate_prompt_tokens": _NEVER,
     "logits_processors": ([],),
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
-    "guided_choice": _NEVER,
-    "guided_grammar": _NEVER,
-    "structured_outputs": _NEVER,
-    "json_schema": _NEVER,
-    "regex": _NEVER,
-    "choice": _NEVER,
-    "ebnf": _NEVER,
     "prompt_embeds": _NEVER,
 }
 _CHAT: Mapping[str, tuple[Any, ...]] = {

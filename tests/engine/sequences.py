@@ -39,6 +39,8 @@ def run_greedy(runner: Runner, prompts: list[list[int]], num_tokens: int) -> lis
     for _ in range(num_tokens):
         chunks = [Chunk(ids, n, own) for ids, n, own in zip(sequences, cached, pages, strict=True)]
         cached = [len(ids) for ids in sequences]
-        for ids, token in zip(sequences, runner.forward(make_batch(chunks, page_size)), strict=True):
+        for ids, token in zip(
+            sequences, runner.forward(make_batch(chunks, page_size)).token_ids, strict=True
+        ):
             ids.append(int(token))
     return [ids[len(prompt) :] for ids, prompt in zip(sequences, prompts, strict=True)]

@@ -98,7 +98,7 @@ def test_forward_samples_the_greatest_logit(tmp_path: Path) -> None:
     runner = make_runner(tmp_path)
     first, second = random_ids(20, 7)
     batch = make_batch([Chunk(first, 0, [0, 1]), Chunk(second, 0, [2])], 16)
-    tokens = runner.forward(batch)
+    tokens = runner.forward(batch).token_ids
     assert tokens.dtype == np.int32
     assert tokens.tolist() == runner.logits(batch).argmax(-1).tolist()
 
@@ -109,6 +109,6 @@ def test_a_step_without_logits_fills_the_cache(tmp_path: Path) -> None:
     [ids] = random_ids(40)
     batch = make_batch([Chunk(ids[:30], 0, [3, 4, 5])], 16)
     silent = replace(batch, logits_indices=np.zeros(0, np.int64), sampling=greedy(0))
-    assert runner.forward(silent).shape == (0,)
+    assert runner.forward(silent).token_ids.shape == (0,)
     tail = runner.logits(make_batch([Chunk(ids, 30, [3, 4, 5], all_logits=True)], 16))
     assert relative_error(tail, run_in_steps(runner, ids, [6, 7, 8], [40])[30:]) < 1e-5

@@ -13,6 +13,8 @@ from tests.engine.batches import settings
 from deeproot.engine.batch import SamplingBatch
 from deeproot.engine.sampling import sample, uniforms
 
+FIELDS = ("temperature", "top_k", "top_p", "min_p", "seeds", "positions")
+
 
 def brute_force(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
     """The exact distribution of one row, `[vocab_size]` float64: HF's chain, ties to the lower id."""
@@ -130,7 +132,7 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
     )
 
     def rows(index: np.ndarray) -> list[int]:
-        part = SamplingBatch(**{name: getattr(batch, name)[index] for name in SamplingBatch.__slots__})
+        part = SamplingBatch(**{name: getattr(batch, name)[index] for name in FIELDS})
         return sample(logits[torch.from_numpy(index)], part).tolist()
 
     together = rows(np.arange(n))

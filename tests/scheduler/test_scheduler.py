@@ -1,5 +1,8 @@
 """The scheduler over a real tree and pool, with a model that notices any wrong page."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from echo_model import VOCAB, EchoModel, make_pool, next_token
@@ -29,12 +32,20 @@ def make_scheduler(
     return Scheduler(config, RadixCache(page_size), pool, EchoModel(pool))
 
 
-def request(rid: str, ids: list[int], max_tokens: int = 4, stop: tuple[int, ...] = ()) -> AddRequest:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, stop_token_ids=stop)
+def request(
+    rid: str, ids: list[int], max_tokens: int = 4, stop: tuple[int, ...] = (), **options: Any
+) -> AddRequest:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, seed=0, stop_token_ids=stop, **options)
     return AddRequest(rid, np.asarray(ids, dtype=np.int32).tobytes(), sampling)
 
 
-def alone(ids: list[int], max_tokens: int, max_len: int, stop: tuple[int, ...] = ()) -> tuple[list[int], str]:
+def alone(
+    ids: list[int],
+    max_tokens: int,
+    max_len: int,
+    stop: tuple[int, ...] = (),
+    next_token: Callable[[list[int]], int] = next_token,
+) -> tuple[list[int], str]:
     """What the model says to a prompt, with no engine in between."""
     out: list[int] = []
     while True:
@@ -67,6 +78,8 @@ prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 class AnyLoad(RuleBasedStateMachine):
     """Random arrivals, aborts and failures; every finished request must have said what the model says alone."""
 
+    next_token = staticmethod(next_token)
+
     @initialize(
         page_size=st.sampled_from([1, 2, 4, 8]),
         pool_tokens=st.sampled_from([48, 64, 160]),
@@ -93,11 +106,11 @@ class AnyLoad(RuleBasedStateMachine):
     def arrive(self, base: int, cut: int, tail: list[int], max_tokens: int, step_by_step: bool) -> None:
         ids = (self.known[base % len(self.known)][:cut] + tail)[:47]
         # Others may start with what this one is about to say.
-        self.known.append(ids + alone(ids, max_tokens, 48, (STOP,))[0])
+        self.known.append(ids + alone(ids, max_tokens, 48, (STOP,), self.next_token)[0])
         self.count += 1
         rid = str(self.count)
         self.live[rid], self.said[rid] = (ids, max_tokens), []
-        self.scheduler.add(request(rid, ids, max_tokens, (STOP,)))
+        self.scheduler.add(request(rid, ids, max_tokens, (STOP,), speculate=step_by_step))
         self.scheduler.waiting[-1].step_by_step = step_by_step
 
     @rule(lag=st.integers(0, 2))
@@ -156,7 +169,8 @@ class AnyLoad(RuleBasedStateMachine):
             if output.finish_reason is None:
                 continue
             ids, max_tokens = self.live.pop(output.rid)
-            wanted, reason = alone(ids, max_tokens, self.scheduler.config.max_model_len, (STOP,))
+            longest = self.scheduler.config.max_model_len
+            wanted, reason = alone(ids, max_tokens, longest, (STOP,), self.next_token)
             assert self.said[output.rid] == wanted
             assert output.finish_reason == reason
             usage = output.usage

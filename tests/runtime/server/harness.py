@@ -6,14 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
-import torch
 import uvicorn
 
-from deeproot.engine.batch import ForwardBatch
-from deeproot.engine.runner import PendingTokens
+from deeproot.engine.batch import ForwardBatch, Sampled
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_setup import LoadedEngine, load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
@@ -25,6 +23,16 @@ from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.speech import Texts
 from deeproot.scheduler.flight import Forward, Pending
 from deeproot.scheduler.invariants import check_idle
+
+
+@dataclass(frozen=True)
+class Known:
+    """The result of a step that has been taken already."""
+
+    sampled: Sampled
+
+    def result(self) -> Sampled:
+        return self.sampled
 
 
 class ScriptedForward:
@@ -50,13 +58,14 @@ class ScriptedForward:
         return seed
 
     def launch(self, batch: ForwardBatch) -> Pending:
-        tokens = self._forward.launch(batch).result().copy()
+        sampled = self._forward.launch(batch).result()
+        tokens = sampled.token_ids.copy()
         seeds, positions = batch.sampling.seeds.tolist(), batch.sampling.positions.tolist()
         for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
             if seed in self._scripts:
                 start = self._starts.setdefault(seed, position)
                 tokens[i] = self._scripts[seed][position - start]
-        return PendingTokens(torch.from_numpy(tokens))
+        return Known(replace(sampled, token_ids=tokens))
 
 
 class SlowForward:
