@@ -5,12 +5,19 @@ from typing import Any
 from fastapi import Depends, FastAPI
 
 from deeproot import __version__
-from deeproot.runtime.server import chat_routes, completion_routes, explain_routes, service_routes
+from deeproot.runtime.server import (
+    chat_routes,
+    completion_routes,
+    explain_routes,
+    service_routes,
+    tokenize_routes,
+)
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
 from deeproot.runtime.server.errors import install_error_handlers
-from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest
+from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest, RequestModel
 from deeproot.runtime.server.state import ServerState
+from deeproot.runtime.server.tokenize_routes import DetokenizeRequest, TokenizeRequest
 
 
 def create_app(state: ServerState) -> FastAPI:
@@ -24,6 +31,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(service_routes.models_router, dependencies=guarded)
     app.include_router(chat_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(tokenize_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)
     return app
@@ -36,7 +44,13 @@ def _describe_bodies(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = generate()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas.update(openapi_schemas([ChatCompletionRequest, CompletionRequest]))
+        bodies: list[type[RequestModel]] = [
+            ChatCompletionRequest,
+            CompletionRequest,
+            TokenizeRequest,
+            DetokenizeRequest,
+        ]
+        schemas.update(openapi_schemas(bodies))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
