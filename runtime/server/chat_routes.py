@@ -10,18 +10,26 @@ from fastapi import APIRouter, Depends, Request, Response
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.output_text import OutputText
+from deeproot.runtime.sampling_options import MAX_LOGPROBS, check_choices
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_shape import ChatShape
 from deeproot.runtime.server.errors import invalid
-from deeproot.runtime.server.generation_options import check_common, engine_request, new_id, sampling_options
+from deeproot.runtime.server.generation_options import (
+    check_common,
+    engine_requests,
+    new_id,
+    sampling_options,
+)
 from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
 
-_TEMPLATE_ARGUMENTS = frozenset({"self", "messages", "tools", "add_generation_prompt"})
+_TEMPLATE_ARGUMENTS = frozenset(
+    {"self", "messages", "tools", "add_generation_prompt", "continue_final_message"}
+)
 """What `chat_template_kwargs` may not replace."""
 
 
@@ -44,7 +52,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
         # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
         job = await asyncio.to_thread(prepare_chat, serving, body, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        shape = ChatShape(completion_id, name, include_usage)
+        tokenizer = serving.speech.assets.tokenizer if body.logprobs else None
+        shape = ChatShape(completion_id, name, include_usage, tokenizer)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
@@ -68,9 +77,10 @@ def prepare_chat(
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
-    options = sampling_options(body, max_tokens)
-    request = engine_request(
-        completion_id,
+    options = sampling_options(body, max_tokens, logprobs=_num_logprobs(body))
+    n = check_choices(body.n)
+    requests = engine_requests(
+        [completion_id] if n == 1 else [f"{completion_id}-{i}" for i in range(n)],
         prompt.token_ids,
         options,
         speech.defaults,
@@ -78,22 +88,40 @@ def prepare_chat(
         prompt_field="messages",
         max_tokens_field=field,
     )
-    text = OutputText(
-        speech.assets.tokenizer,
-        options.stop,
-        parser=speech.reply_format.parser(
-            rendered, tools, separate_reasoning=body.separate_reasoning is not False
-        ),
-        single_call=body.parallel_tool_calls is False,
-    )
+    texts = [
+        OutputText(
+            speech.assets.tokenizer,
+            options.stop,
+            parser=speech.reply_format.parser(
+                rendered, tools, separate_reasoning=body.separate_reasoning is not False
+            ),
+            single_call=body.parallel_tool_calls is False,
+            continues_text=bool(body.continue_final_message),
+            min_tokens=options.min_tokens,
+        )
+        for _ in requests
+    ]
     return Job(
         endpoint,
-        (request,),
-        (text,),
+        tuple(requests),
+        tuple(texts),
         started,
         remember=lambda _, token_ids: continuation.remember(prompt, token_ids),
         tokens_saved=prompt.tokens_saved,
+        choices=n,
     )
+
+
+def _num_logprobs(body: ChatCompletionRequest) -> int | None:
+    if body.top_logprobs is not None and not body.logprobs:
+        if body.top_logprobs == 0:
+            return None
+        raise invalid("top_logprobs needs logprobs: set logprobs to true, or leave it out.", "top_logprobs")
+    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_LOGPROBS:
+        raise invalid(
+            f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {body.top_logprobs}.", "top_logprobs"
+        )
+    return (body.top_logprobs or 0) if body.logprobs else None
 
 
 def _wants_calls(body: ChatCompletionRequest) -> bool:
@@ -116,9 +144,22 @@ def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContin
         raise invalid(f"chat_template_kwargs cannot set {taken[0]}.", "chat_template_kwargs")
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    goes_on = bool(body.continue_final_message)
+    if goes_on and body.add_generation_prompt:
+        raise invalid(
+            "continue_final_message goes on with the last message, so no new one can be opened: leave "
+            "add_generation_prompt out, or set it to false.",
+            "add_generation_prompt",
+        )
     try:
         template = serving.speech.require_template()
-        rendering = template.rendering(_dumped(body.messages), _dumped(body.tools or ()), **kwargs)
+        rendering = template.rendering(
+            _dumped(body.messages),
+            _dumped(body.tools or ()),
+            add_generation_prompt=not goes_on and body.add_generation_prompt is not False,
+            continue_final_message=goes_on,
+            **kwargs,
+        )
     except TemplateError as error:
         raise invalid(_sentence(error), _field_of(error)) from None
     continuation = serving.continuations.chat
