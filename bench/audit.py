@@ -80,7 +80,7 @@ def make_log(log: EventLog, events: int) -> None:
         record.tool_result(log, f"c{i}", output, name="bash", exit_code=i % 2)
 
 
-def _median(run: Callable[[], list[object]], rounds: int) -> float:
+def _median(run: Callable[[], Sequence[object]], rounds: int) -> float:
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()

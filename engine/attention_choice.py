@@ -79,7 +79,7 @@ def choose_attention(wanted: str, needs: AttentionNeeds) -> Choice:
         return Choice(backend.name, "asked for")
     passed: list[str] = []
     for backend in _BACKENDS:
-        problem = backend.lacks(needs) or backend.stands_back(needs)
+        problem = backend.stands_back(needs) or backend.lacks(needs)
         if problem is None:
             return Choice(backend.name, "; ".join((backend.why, *passed)))
         passed.append(f"not {backend.name}: {problem}")

@@ -79,6 +79,8 @@ class DecodeGraphs:
         """Capture a graph of each size for sequences that share nothing, so that no request waits for it later."""
         for size in reversed(self._sizes):  # the largest first: the others find its memory
             self._compute(_idle_batch(size, self._pool.padding_page, self._pool.page_size))
+            if not self._graphs:
+                return  # attention is such that nothing can be captured
 
     def _compute(self, padded: ForwardBatch) -> torch.Tensor:
         size = len(padded.seq_lens)
@@ -96,7 +98,7 @@ class DecodeGraphs:
 
 
 def graph_sizes(max_num_seqs: int) -> list[int]:
-    """Batch sizes that are worth graphs: close together where a sequence more costs time, at most 1/8 of it padding."""
+    """Batch sizes that get graphs: 1, 2, 4, then in steps of 8, from 64 on of 16 and from 256 on of 32."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_num_seqs, 32)]
     return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import torch
 
-from deeproot.engine.attention_torch import TorchAttention
+from deeproot.engine.attention import AttentionBackend, BatchLimits
+from deeproot.engine.attention_choice import AttentionName, AttentionSetup, make_backend
 from deeproot.engine.config import ConfigError, ModelConfig
 from deeproot.engine.config_gguf import config_from_gguf
 from deeproot.engine.config_hf import config_from_dict
@@ -124,10 +125,30 @@ def load_model(
     raise WeightError(f"{path} is not {wanted.get(load_format, 'a folder of safetensors')}")
 
 
-def make_attention(config: ModelConfig, pool: KVPool) -> TorchAttention:
-    """The attention backend for a model's scale, soft cap and windows. pool: of the model's layout and dtype."""
+def make_attention(
+    config: ModelConfig,
+    pool: KVPool,
+    name: AttentionName = "torch",
+    dtype: torch.dtype | None = None,
+    limits: BatchLimits | None = None,
+) -> AttentionBackend:
+    """The attention backend of that name for a model's scale, soft cap and windows.
+
+    pool: of the model's layout, in `dtype` (None: the pool's), in which the model computes, or e4m3. limits: of the
+    batches to come; None is as many as a pool of that size can be given.
+    """
     windows = [config.window(layer) for layer in range(config.num_layers)]
-    return TorchAttention(pool, config.attention_scale, config.attention_soft_cap, windows)
+    capacity = pool.num_pages * pool.page_size
+    setup = AttentionSetup(
+        pool,
+        dtype or pool.layout.dtype,
+        config.num_qo_heads,
+        limits or BatchLimits(min(pool.num_pages, 64), min(capacity, 1024), capacity),
+        config.attention_scale,
+        config.attention_soft_cap,
+        windows,
+    )
+    return make_backend(name, setup)
 
 
 def _check_dtype(config: ModelConfig, dtype: torch.dtype) -> None:

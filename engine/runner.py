@@ -86,6 +86,12 @@ class Runner:
         """As `forward`, but the logits themselves: `[N, vocab_size]` float32."""
         return self._logits(self._hidden(batch), batch)
 
+    @torch.inference_mode()
+    def capture_graphs(self) -> None:
+        """Capture what can be captured before the first batch comes. Overwrites the pool's padding page only."""
+        if self.graphs is not None:
+            self.graphs.capture_all()
+
     def _hidden(self, batch: ForwardBatch) -> torch.Tensor:
         """`[T or more, hidden_size]`"""
         input_ids = self._input_ids(batch)

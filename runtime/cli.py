@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 from deeproot import __version__
 from deeproot.runtime.config_file import expand_config
-from deeproot.runtime.flags import add_engine_flags, number, size, whole
+from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.measure_flags import add_measure
 from deeproot.runtime.model_search import found_models
 from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, EngineOptions, ServerOptions, SetupError
 
@@ -58,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
+    add_measure(commands)
     _add_models(commands)
     _add_completion(commands)
     return parser
@@ -85,10 +87,14 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         load_format=args.load_format,
         dtype=args.dtype,
         device=args.device,
+        attention_backend=args.attention_backend,
+        kv_cache_dtype=args.kv_cache_dtype,
         page_size=args.page_size,
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        overlap=args.overlap,
+        enforce_eager=args.enforce_eager,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,
@@ -110,6 +116,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
+        explain_memory_bytes=args.explain_memory_bytes,
         log_level=args.log_level,
         log_format=args.log_format,
     )
@@ -162,6 +169,13 @@ def _add_serve(commands: Any) -> None:
         default=default.max_body_bytes,
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
+    )
+    group.add_argument(
+        "--explain-memory-bytes",
+        type=size_or_zero,
+        default=default.explain_memory_bytes,
+        metavar="SIZE",
+        help="for the latest sequences, to explain misses by; 0 switches that off (default: 32MiB)",
     )
     group.add_argument(
         "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"

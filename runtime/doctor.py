@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from deeproot import __version__
-from deeproot.engine.attention_torch import TorchAttention
+from deeproot.engine.attention_choice import AttentionNeeds, choose_attention
 from deeproot.engine.loading import read_config, resolve_dtype
 from deeproot.runtime.chat.append_only import find_breaks, summary
 from deeproot.runtime.chat.assets import ModelAssets
@@ -193,11 +193,12 @@ def _choice(device: torch.device) -> dict[str, str]:
         dtype_why = "the CPU computes in it (AVX-512 bf16 or AMX) and it halves the memory that is read"
     else:
         dtype_why = "the CPU has neither AVX-512 bf16 nor AMX, so bfloat16 would be emulated and slower"
+    attention = choose_attention("auto", AttentionNeeds(device, dtype))
     return {
         "device": device.type,
         "device_why": "torch finds a CUDA GPU" if device.type == "cuda" else "torch finds no CUDA GPU",
-        "attention": TorchAttention.name,
-        "attention_why": "the only backend so far; it runs wherever torch does",
+        "attention": attention.name,
+        "attention_why": attention.why,
         "dtype": str(dtype).removeprefix("torch."),
         "dtype_why": dtype_why,
     }

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from deeproot.engine.attention_torch import TorchAttention
+from deeproot.engine.attention import AttentionBackend, BatchLimits
+from deeproot.engine.attention_choice import AttentionNeeds, Choice, choose_attention, make_page_ops
 from deeproot.engine.config import ModelConfig
-from deeproot.engine.kv_pool import KVPool
+from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
+from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
+from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.loading import LoadedModel, load_model, make_attention
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
@@ -89,7 +92,11 @@ def load_scheduler(
         )
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
-    scheduler = _build_scheduler(options, loaded)
+    layout = loaded.config.kv_layout(
+        options.page_size, FP8 if options.kv_cache_dtype == "fp8" else loaded.dtype
+    )
+    attention = _choose_attention(options, loaded, layout)
+    scheduler = _build_scheduler(options, loaded, layout, attention)
     _warm_up(scheduler)
     info = EngineInfo(
         max_model_len=scheduler.config.max_model_len,
@@ -97,14 +104,25 @@ def load_scheduler(
         vocab_size=loaded.config.vocab_size,
         dtype=str(loaded.dtype).removeprefix("torch."),
         device=str(device),
-        attention=TorchAttention.name,
+        attention=attention.name,
     )
     return EngineSide(scheduler, info)
 
 
-def _build_scheduler(options: EngineOptions, loaded: LoadedModel) -> Scheduler:
+def _choose_attention(options: EngineOptions, loaded: LoadedModel, layout: KVLayout) -> Choice:
+    needs = AttentionNeeds(loaded.device, loaded.dtype, layout, loaded.config.num_qo_heads)
+    try:
+        choice = choose_attention(options.attention_backend, needs)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+    logger.info("attention: %s (%s)", choice.name, choice.why)
+    return choice
+
+
+def _build_scheduler(
+    options: EngineOptions, loaded: LoadedModel, layout: KVLayout, attention: Choice
+) -> Scheduler:
     config = loaded.config
-    layout = config.kv_layout(options.page_size, loaded.dtype)
     budget = options.kv_cache_memory_bytes or _default_kv_bytes(options, loaded.device)
     num_pages = budget // layout.page_bytes
     if num_pages < 1:
@@ -113,18 +131,38 @@ def _build_scheduler(options: EngineOptions, loaded: LoadedModel) -> Scheduler:
             f"which takes {format_bytes(layout.page_bytes)}"
         )
     max_model_len = _max_model_len(options, config, num_pages * options.page_size)
-    pool = KVPool(layout, num_pages, loaded.device)
-    runner = Runner(loaded.model, pool, make_attention(config, pool), loaded.device)
+    scales = None
+    if layout.dtype == FP8:
+        scales = measure_kv_scales(loaded.model, loaded.dtype, loaded.device)
+    pool = KVPool(layout, num_pages, loaded.device, scales, make_page_ops(attention.name))
+    limits = BatchLimits(options.max_num_seqs, options.max_num_batched_tokens, max_model_len)
+    backend = make_attention(config, pool, attention.name, loaded.dtype, limits)
+    runner = _make_runner(options, loaded, pool, backend)
     logger.info(
-        "KV cache: %s, %d pages of %d tokens; window of %d tokens; %s on %s",
+        "KV cache: %s, %d pages of %d tokens%s; window of %d tokens; %s on %s",
         format_bytes(num_pages * layout.page_bytes),
         num_pages,
         options.page_size,
+        " in e4m3" if layout.dtype == FP8 else "",
         max_model_len,
         str(loaded.dtype).removeprefix("torch."),
         loaded.device,
     )
     return Scheduler(_scheduler_config(options, max_model_len), RadixCache(options.page_size), pool, runner)
+
+
+def _make_runner(
+    options: EngineOptions, loaded: LoadedModel, pool: KVPool, attention: AttentionBackend
+) -> Runner:
+    device, graphs = loaded.device, None
+    if device.type == "cuda" and not options.enforce_eager:
+        sizes = graph_sizes(options.max_num_seqs)
+        graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
+    runner = Runner(loaded.model, pool, attention, device, graphs)
+    if graphs is not None:
+        runner.capture_graphs()
+        logger.info("CUDA graphs of decode batches: %d", len(graphs))
+    return runner
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, capacity: int) -> int:
@@ -165,7 +203,10 @@ def _default_kv_bytes(options: EngineOptions, device: torch.device) -> int:
 
 def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerConfig:
     try:
-        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len)
+        overlap = options.overlap == "on" or (
+            options.overlap == "auto" and choose_device(options.device).type == "cuda"
+        )
+        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, overlap)
     except ValueError as error:
         raise SetupError(str(error)) from None
 

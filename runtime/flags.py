@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from deeproot.runtime.options import (
+    ATTENTION_BACKENDS,
     DEVICES,
     DTYPES,
+    KV_CACHE_DTYPES,
     LOAD_FORMATS,
+    OVERLAPS,
     PAGE_SIZES,
     EngineOptions,
     parse_bytes,
@@ -35,6 +38,18 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
     )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
+    group.add_argument(
+        "--attention-backend",
+        choices=ATTENTION_BACKENDS,
+        default=default.attention_backend,
+        help="what computes attention; deeproot doctor says what auto comes to (default: auto)",
+    )
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default=default.kv_cache_dtype,
+        help="auto: as --dtype; fp8: half the memory, less exact (default: auto)",
+    )
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
         "--tool-call-parser",
@@ -70,6 +85,15 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         help="tokens computed in a step at most (default: %(default)s)",
     )
     group.add_argument(
+        "--overlap",
+        choices=OVERLAPS,
+        default=default.overlap,
+        help="make the next step while one runs; auto: on a GPU (default: auto)",
+    )
+    group.add_argument(
+        "--enforce-eager", "--disable-cuda-graph", action="store_true", help="use no CUDA graphs on a GPU"
+    )
+    group.add_argument(
         "--page-size",
         "--block-size",
         type=int,
@@ -99,7 +123,7 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
     )
     group.add_argument(
         "--continuation-memory-bytes",
-        type=size,
+        type=size_or_zero,
         default=default.continuation_memory_bytes,
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
@@ -139,3 +163,8 @@ def size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError("must be more than 0 bytes")
     return size
+
+
+def size_or_zero(text: str) -> int:
+    """As `size`, for what 0 switches off."""
+    return 0 if text.strip() == "0" else size(text)

@@ -24,13 +24,11 @@ _FLAGS = (
     ),
     _Foreign(("--pipeline-parallel-size", "-pp"), "one device is used so far: leave it at 1", ("1",)),
     _Foreign(("--data-parallel-size", "-dp"), "start one server a device instead", ("1",)),
-    _Foreign(("--kv-cache-dtype",), "K and V are kept in the model's dtype: leave it at auto", ("auto",)),
     _Foreign(
         ("--quantization", "-q"),
         "quantised compute is not supported yet: use a GGUF or a bf16 model",
         ("none",),
     ),
-    _Foreign(("--attention-backend",), "torch is the only one so far", ("torch", "auto")),
     _Foreign(("--tokenizer", "--tokenizer-path"), "the tokenizer is the one beside the model"),
     _Foreign(
         ("--revision", "--download-dir"), "models are read from disk: download it first and give its path"
@@ -39,6 +37,8 @@ _FLAGS = (
     _Foreign(("--lora-modules",), "LoRA adapters are not supported yet: merge them into the model"),
     _Foreign(("--cpu-offload-gb", "--swap-space"), "K and V stay on one device", ("0",)),
     _Foreign(("--max-total-tokens",), "give the cache's size with --kv-cache-memory-bytes"),
+    _Foreign(("--async-scheduling",), "write --overlap on", (), False),
+    _Foreign(("--no-async-scheduling", "--disable-overlap-schedule"), "write --overlap off", (), False),
     _Foreign(("--enable-lora",), "LoRA adapters are not supported yet: merge them into the model", (), False),
     _Foreign(("--trust-remote-code",), "no code of a model's is ever run", (), False),
     _Foreign(
@@ -51,7 +51,6 @@ _ALWAYS_ON = (
     "--enable-chunked-prefill",
     "--enable-auto-tool-choice",
     "--enable-prompt-tokens-details",
-    "--enforce-eager",
 )
 """What deeproot does anyway."""
 

@@ -9,10 +9,16 @@ LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+AttentionBackendName = Literal["auto", "torch", "triton", "flash"]
+KVCacheDtype = Literal["auto", "fp8"]
+Overlap = Literal["auto", "on", "off"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "torch", "triton", "flash")
+KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
+OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -43,12 +49,19 @@ class EngineOptions:
     load_format: LoadFormat = "auto"
     dtype: Dtype = "auto"
     device: DeviceName = "auto"
+    attention_backend: AttentionBackendName = "auto"
+    kv_cache_dtype: KVCacheDtype = "auto"
+    """auto: the model's dtype. fp8: e4m3 with a scale a head, half the memory."""
     page_size: int = 64
     """Tokens a page."""
     max_model_len: int | None = None
     """Tokens of prompt and output together; None: what the model and the KV pool allow."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
+    overlap: Overlap = "auto"
+    """Make the next step while one runs; auto: on a GPU."""
+    enforce_eager: bool = False
+    """No CUDA graphs."""
     kv_cache_memory_bytes: int | None = None
     """None: a share of the memory that is free."""
     gpu_memory_utilization: float = 0.9
@@ -82,6 +95,8 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
+    explain_memory_bytes: int = 32 * 2**20
+    """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     log_level: str = "info"
     log_format: LogFormat = "text"
 

@@ -47,6 +47,7 @@ class CallParser:
         self._at_start = bool(format.start_letters)
         self._ended = False
         self._num_calls = 0
+        self._seen_ids: set[str] = set()
         self._just_called = False
         """Whether nothing but white space has come since the last call."""
 
@@ -145,7 +146,10 @@ class CallParser:
         self._source, self._steps, self._held = None, None, rest
 
     def _report(self, call: RawCall, events: list[ReplyEvent]) -> None:
-        index, call_id = self._num_calls, call.call_id or self._call_ids()
+        index, call_id = self._num_calls, call.call_id
+        if call_id is None or call_id in self._seen_ids:
+            call_id = self._call_ids()
+        self._seen_ids.add(call_id)
         events += [
             CallStart(index, call_id, call.name),
             ArgumentsDelta(index, call.arguments),

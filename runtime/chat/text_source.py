@@ -33,6 +33,14 @@ class RawCall:
     """If the format gives calls ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    text: str
+    """As it was written, without white space around it."""
+    members: Mapping[str, str]
+    """Its members' values, as they were written."""
+
+
 T = TypeVar("T")
 Steps = Generator[RawCall | None, None, T]
 """See the module."""
@@ -95,21 +103,23 @@ class TextSource:
         rest = self._rest.lstrip(SPACE)
         raise Truncated if any(text.startswith(rest) for text in texts) else NoCall
 
-    def literal(self, text: str) -> Steps[bool]:
-        """Take `text` if it comes next, to the letter."""
-        while not self._rest.startswith(text):
-            if self.ended or not text.startswith(self._rest):
-                return False
+    def one(self) -> Steps[str]:
+        """Take one character."""
+        while not self._rest:
+            if self.ended:
+                raise Truncated
             yield None
-        self._take(len(text))
-        return True
+        return self._take(1)
 
-    def run_of(self, letters: re.Pattern[str]) -> Steps[str]:
-        """Take as many characters as match; `letters` matches one or more."""
+    def word(self, letters: re.Pattern[str]) -> Steps[str]:
+        """Take white space, and then as many characters as match; `letters` matches one or more."""
         parts: list[str] = []
         while True:
+            if not parts:
+                self._take(self._num_spaces())
             found = letters.match(self._rest)
-            parts.append(self._take(found.end() if found else 0))
+            if found is not None:
+                parts.append(self._take(found.end()))
             if self._rest or self.ended:
                 return "".join(parts)
             yield None
@@ -127,23 +137,19 @@ class TextSource:
                 raise Truncated
             yield None
 
-    def json_object(self, allowed: frozenset[str] | None = None) -> Steps[Mapping[str, str]]:
-        """Take a JSON object; returns its members' values as they are written. `allowed`: keys that it may have."""
+    def json_object(self, allowed: frozenset[str] | None = None) -> Steps[JsonObject]:
+        """Take a JSON object. `allowed`: the only keys that it may have."""
         scanner, parts, num_keys = JsonObjectScanner(), list[str](), 0
         while True:
             parts.append(self._take(scanner.feed(self._rest)))
             if allowed is not None and len(scanner.key_spans) > num_keys:
                 num_keys, body = len(scanner.key_spans), "".join(parts)
-                if any(json.loads(body[start:end]) not in allowed for start, end in scanner.key_spans):
+                if any(json.loads(body[slice(*span)]) not in allowed for span in scanner.key_spans):
                     raise NoCall
             if scanner.status is JsonStatus.BROKEN:
                 raise NoCall
             if scanner.status is JsonStatus.DONE:
-                body = "".join(parts)
-                return {
-                    json.loads(body[slice(*key)]): body[slice(*value)]
-                    for key, value in zip(scanner.key_spans, scanner.value_spans, strict=True)
-                }
+                return _json_object("".join(parts), scanner)
             if self.ended:
                 raise Truncated
             yield None
@@ -155,3 +161,11 @@ class TextSource:
         piece, self._rest = self._rest[:size], self._rest[size:]
         self._taken.append(piece)
         return piece
+
+
+def _json_object(body: str, scanner: JsonObjectScanner) -> JsonObject:
+    members = {
+        json.loads(body[slice(*key)]): body[slice(*value)]
+        for key, value in zip(scanner.key_spans, scanner.value_spans, strict=True)
+    }
+    return JsonObject(body.strip(SPACE), members)

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -103,8 +103,6 @@ class Envelopes:
 
     def wrap(self, tag: str, payload: str, provenance: Provenance) -> str:
         """The payload in its envelope. The same event gives the same bytes for ever."""
-        if tag not in TAGS:
-            raise ValueError(f"tag is {tag!r}; give one of {', '.join(TAGS)}")
         attributes = [
             ("source", provenance.source),
             ("read_at", iso_time(provenance.read_at_ns)),
@@ -115,6 +113,12 @@ class Envelopes:
             attributes.append(("exit_code", str(provenance.exit_code)))
         if provenance.event is not None:
             attributes.append(("event", str(provenance.event)))
+        return self.frame(tag, payload, attributes)
+
+    def frame(self, tag: str, payload: str, attributes: Sequence[tuple[str, str]]) -> str:
+        """The payload between tags of the host, for what has no single event as its source."""
+        if tag not in TAGS:
+            raise ValueError(f"tag is {tag!r}; give one of {', '.join(TAGS)}")
         header = " ".join(f'{name}="{self.attribute(value)}"' for name, value in attributes)
         return f"<{tag} {header}>\n{self.escape(payload)}\n</{tag}>"
 

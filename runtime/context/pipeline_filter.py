@@ -11,7 +11,7 @@ from deeproot.runtime.context.filters.base import Filter, FilterContext
 from deeproot.runtime.context.filters.observation import Action, Observation, ObservationLog
 from deeproot.runtime.context.filters.pipeline import Pipeline, PipelineResult, default_filters
 from deeproot.runtime.context.filters.superseded import SupersededReadFilter
-from deeproot.runtime.context.staging import Filtered, Superseded
+from deeproot.runtime.context.stage_filter import Filtered, Superseded
 
 
 class PipelineFilter:

@@ -81,3 +81,27 @@ def diagnostic(log: EventLog, payload: str, *, call_id: str | None = None, uri: 
 def state(log: EventLog, name: str, value: str) -> int:
     """A reading of the environment; the newest value of each name stands at the tail."""
     return log.append(EventKind.STATE_CHANGE, value, data={"name": name}).seq
+
+
+def outcome(log: EventLog, passed: bool, *, judge: str) -> int:
+    """How the task ended, as tests or another judge outside the model found it. `judge`: which one."""
+    if not judge:
+        raise EventLogError("judge is empty; name the tests that decided, never the model")
+    return log.append(EventKind.STATE_CHANGE, data={"part": "outcome", "passed": passed, "judge": judge}).seq
+
+
+def usage(
+    log: EventLog,
+    *,
+    prompt_tokens: int,
+    cached_tokens: int,
+    output_tokens: int,
+    ttft_s: float | None = None,
+) -> int:
+    """What the server reported of the call whose answer was appended last; `ttft_s`: seconds to the first token."""
+    if not 0 <= cached_tokens <= prompt_tokens or output_tokens < 0:
+        raise EventLogError(
+            f"usage of {prompt_tokens} prompt, {cached_tokens} cached, {output_tokens} output tokens cannot be"
+        )
+    data = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "output_tokens": output_tokens}
+    return log.append(EventKind.STATE_CHANGE, data={"part": "usage", **data, "ttft_s": ttft_s}).seq

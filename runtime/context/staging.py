@@ -1,55 +1,25 @@
 """Events to items: filtered, shortened if huge, enveloped, measured. Done once per event, in the log's order."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from deeproot.runtime.context.calls import calls_of
 from deeproot.runtime.context.envelope import Defence, Envelopes, Provenance, iso_time
-from deeproot.runtime.context.events import Event, EventKind, payload_text
+from deeproot.runtime.context.events import Event, EventKind, payload_hash, payload_text
 from deeproot.runtime.context.frozen_tools import spell_tools
 from deeproot.runtime.context.items import Item, Part, Repeat, Replacement
+from deeproot.runtime.context.preview import preview
 from deeproot.runtime.context.segments import Authority, Channel, Source
+from deeproot.runtime.context.stage_filter import StageFilter
 
 _TRUST = {
     Authority.SUPERVISOR: "supervisor",
     Authority.VERIFIED: "verified",
     Authority.UNTRUSTED: "untrusted",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Filtered:
-    """What became of a tool result. `notes`: one line for each thing that was taken away, and how to read it.
-
-    `shows`: the file that the result is a view of. `same_as`: the event to whose result the text now points.
-    """
-
-    text: str
-    notes: tuple[str, ...] = ()
-    shows: str | None = None
-    same_as: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """Observation `seq` shows what event `since` replaced; `text` is the pointer that may stand for it."""
-
-    seq: int
-    since: int
-    text: str
-
-
-class StageFilter(Protocol):
-    """Filters the tool results of one log, fed in order; deterministic."""
-
-    def add(self, event: Event, text: str, call: Mapping[str, Any] | None) -> Filtered:
-        """The next tool result and the call that it answers (`{"name", "arguments"}`), if known."""
-
-    def take_superseded(self) -> list[Superseded]:
-        """What the results added since the last question have superseded."""
 
 
 class Stager:
@@ -188,6 +158,44 @@ class Stager:
         size = item.tokens - self._count(item.text) + self._count(body)
         return replace(item, text=body, tokens=size, notes=(*item.notes, note))
 
+    def resized(self, item: Item, text: str, fields: Mapping[str, Any]) -> Item:
+        """The same message with other words and fields, and its size."""
+        return replace(item, text=text, fields=fields, tokens=self._size(text, fields))
+
+    def _size(self, text: str, fields: Mapping[str, Any]) -> int:
+        extra = json.dumps(fields, ensure_ascii=False) if fields else ""
+        return self._count(text) + (self._count(extra) if extra else 0) + self._overhead
+
+    def result_text(self, seq: int) -> str | None:
+        """What stands in the envelope of tool result `seq`; of a repeat the output itself. None for all else."""
+        repeat = self.repeats.get(f"e{seq}")
+        return self._texts.get(seq if repeat is None else repeat.same_as)
+
+    def escaped(self, text: str) -> str:
+        """Outside words as a prompt shows them."""
+        return self._envelopes.escape(text)
+
+    def record(self, text: str, covers: Sequence[int], by: str) -> Item:
+        """A stand-in for several events, at the place of the first."""
+        source = f"compaction://{by}"
+        events = f"{covers[0]}-{covers[-1]}"
+        body = self._envelopes.frame("archived", text, [("source", source), ("events", events)])
+        digest = payload_hash(text.encode("utf-8", "replace"))
+        return Item(
+            key=f"r{covers[0]}.{digest[:8]}",
+            seq=covers[0],
+            time_ns=0,
+            kind=EventKind.STATE_CHANGE,
+            part="record",
+            role="user",
+            text=body,
+            fields={},
+            tokens=self._count(body) + self._overhead,
+            authority=Authority.UNTRUSTED,
+            channel=Channel.OBSERVATION,
+            source=Source(source, f"e{events}", "untrusted", "", digest),
+        )
+
     def _enveloped(
         self,
         tag: str,
@@ -217,7 +225,6 @@ class Stager:
         fields = dict(event.data.get("message", {}))
         if role == "tool" and event.call_id is not None:
             fields["tool_call_id"] = event.call_id
-        extra = json.dumps(fields, ensure_ascii=False) if fields else ""
         source = Source(
             uri=source_uri(event, call),
             version=f"e{event.seq}",
@@ -234,7 +241,7 @@ class Stager:
             role=role,
             text=text,
             fields=fields,
-            tokens=self._count(text) + (self._count(extra) if extra else 0) + self._overhead,
+            tokens=self._size(text, fields),
             authority=authority,
             channel=channel,
             source=source,
@@ -261,24 +268,3 @@ def source_uri(event: Event, call: Mapping[str, Any] | None = None) -> str:
             return f"state://{event.data.get('name', '')}"
         case _:
             return f"event://{event.seq}"
-
-
-def preview(
-    text: str, limit: int, count: Callable[[str], int], payload_hash: str
-) -> tuple[str, tuple[str, ...]]:
-    """Head and tail of a text of more than `limit` tokens, cut at line ends, with a pointer to all of it."""
-    total = count(text)
-    if total <= limit:
-        return text, ()
-    share = limit / total / 2
-    while True:
-        keep = int(len(text) * share)
-        head, tail = text[:keep], text[len(text) - keep :]
-        head = head[: head.rfind("\n") + 1] or head
-        tail = tail[tail.find("\n") + 1 :] or tail
-        lines = text.count("\n") - head.count("\n") - tail.count("\n")
-        note = f"[{lines} lines left out here; the archive has all {total} tokens as {payload_hash[:16]}]"
-        short = f"{head.rstrip()}\n{note}\n{tail.lstrip()}"
-        if count(short) <= limit or keep == 0:
-            return short, (f"shortened from {total} tokens, all of it under {payload_hash[:16]}",)
-        share *= 0.8

@@ -11,7 +11,6 @@ from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
 from deeproot.runtime.context.event_log import EventLog
-from deeproot.runtime.context.folding import Folder
 from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.host_items import host_item
 from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
@@ -22,7 +21,9 @@ from deeproot.runtime.context.pipeline_filter import PipelineFilter
 from deeproot.runtime.context.report import Report
 from deeproot.runtime.context.reporting import lint_placements, report_of
 from deeproot.runtime.context.segments import Segment, Zone
-from deeproot.runtime.context.staging import StageFilter, Stager
+from deeproot.runtime.context.stage_filter import StageFilter
+from deeproot.runtime.context.staged_log import StagedLog
+from deeproot.runtime.context.staging import Stager
 from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span, prepare_tools
 from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
 from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
@@ -100,28 +101,17 @@ class WorkingSet:
         self._prepared: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
         """Messages of the last call as the template sees them; most come again."""
         self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], TrackedList | None] | None = None
-        self._log: EventLog | None = None
         self._keep_symbols = tuple(keep_symbols)
-        self._stager = self._new_stager()
-        self._folder: Folder | None = None
-        self._items: list[Item] = []
-        self._staged = 0
+        self._staged: StagedLog | None = None
 
     def assemble(self, log: EventLog, *, upto: int | None = None) -> Context:
         """The context of the next call after event `upto` (None: the newest).
 
         Raises `BudgetError` if it cannot fit, `TemplateError` if the template refuses the conversation.
         """
-        folder = self._stage(log)
-        items = self._items if upto is None else [item for item in self._items if item.seq <= upto]
-        context = PlanContext(
-            self._tokens.count,
-            self._overhead,
-            self._fixed_tokens(items),
-            self._stager.replacements,
-            self._stager.repeats,
-            folder,
-        )
+        staged = self.staged(log)
+        items = staged.applied(upto).items
+        context = self.plan_context(staged, items)
         plan = self._with_warning(self.policy.plan(items, context), context)
         messages = chat_messages(plan.placements, self._tokens.separator)
         spans, untracked = self._render(messages, plan)
@@ -132,20 +122,29 @@ class WorkingSet:
                 f"the working set has {tokenised.token_ids.size} tokens for a budget of {plan.budget_tokens}: what is"
                 " left is pinned or newest; shorten the newest tool results, unpin something or raise the budget"
             )
-        plan = replace(plan, notes=(*plan.notes, *folder.unavailable))
+        plan = replace(plan, notes=(*plan.notes, *staged.folder.unavailable))
         return self._context(plan, messages, tokenised, untracked)
 
-    def _stage(self, log: EventLog) -> Folder:
-        """Stage what is new in the log; gives what folds its files."""
-        if log is not self._log or self._folder is None:
-            self._log, self._stager, self._items, self._staged = log, self._new_stager(), [], 0
-            self._folder = Folder(self._stager, log.payload, keep=self._keep_symbols)
-        for event in log.read(self._staged + 1):
-            item = self._stager.stage(event, log.payload(event))
-            self._staged = event.seq
-            if item is not None:
-                self._items.append(item)
-        return self._folder
+    def staged(self, log: EventLog) -> StagedLog:
+        """The log's items as this working set stages them, up to its newest event."""
+        if self._staged is None or self._staged.log is not log:
+            self._staged = StagedLog(log, self._new_stager(), self._keep_symbols)
+        self._staged.read()
+        return self._staged
+
+    def plan_context(self, staged: StagedLog, items: Sequence[Item]) -> PlanContext:
+        """What a policy needs beside `items` of `staged` to plan."""
+        stager = staged.stager
+        fixed = self._fixed_tokens(items)
+        return PlanContext(
+            self._tokens.count, self._overhead, fixed, stager.replacements, stager.repeats, staged.folder
+        )
+
+    def tokens_of_result(self, text: str) -> int:
+        """The most that a message of this text takes, longer ones shortened as tool results are."""
+        size = self._tokens.count(text) + self._overhead
+        most = None if self._result_tokens is None else self._result_tokens + self._overhead
+        return size if most is None else min(size, most)
 
     def _new_stager(self) -> Stager:
         return Stager(

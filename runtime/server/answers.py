@@ -9,6 +9,7 @@ from fastapi import Request, Response
 from deeproot.runtime.output_text import OutputEnd
 from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
+from deeproot.runtime.server.explaining import with_explanations
 from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.responses import CompletionTokensDetails, PromptTokensDetails, UsageInfo
 from deeproot.runtime.server.service_routes import json_response
@@ -32,8 +33,8 @@ class Shape(Protocol):
         """The chunks of a stream that a piece makes."""
         ...
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
-        """The chunks that end a stream."""
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        """The chunks that end a stream. `at_least_one`: there is something else to be said, in the last of them."""
         ...
 
 
@@ -53,7 +54,7 @@ async def _whole(state: ServerState, job: Job, shape: Shape) -> object:
     async with aclosing(job.run(serving.client, state.metrics)) as batches:
         async for batch in batches:
             pieces += batch
-    return shape.whole(pieces, usage_of(pieces, job.choices))
+    return _explained(job, shape.whole(pieces, usage_of(pieces, job.choices)))
 
 
 async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[bytes, None]:
@@ -69,7 +70,9 @@ async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[
                 if chunks:
                     begun = True
                     yield b"".join(map(framing.event, chunks))
-        if chunks := shape.last_chunks(usage_of(ends, job.choices)):
+        chunks = shape.last_chunks(usage_of(ends, job.choices), at_least_one=_carries(job))
+        if chunks:
+            chunks[-1] = _explained(job, chunks[-1])
             yield b"".join(map(framing.event, chunks))
     except Exception as error:
         if not begun:
@@ -77,6 +80,17 @@ async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[
         yield framing.failure(as_api_error(error))
     if framing.end:
         yield framing.end
+
+
+def _carries(job: Job) -> bool:
+    """Whether the answer is to carry explanations."""
+    return job.explaining is not None and job.explaining.wanted
+
+
+def _explained(job: Job, body: object) -> object:
+    if job.explaining is None or not job.explaining.wanted:
+        return body
+    return with_explanations(body, job.explaining.explanations)
 
 
 def usage_of(pieces: Sequence[Piece], choices: int = 1) -> UsageInfo:

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import Depends, FastAPI
 
 from deeproot import __version__
-from deeproot.runtime.server import chat_routes, completion_routes, service_routes
+from deeproot.runtime.server import chat_routes, completion_routes, explain_routes, service_routes
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
 from deeproot.runtime.server.errors import install_error_handlers
@@ -24,6 +24,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(service_routes.models_router, dependencies=guarded)
     app.include_router(chat_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)
     return app
 

@@ -22,6 +22,7 @@ class KeyCheck:
         given = _digest(token.strip())
         # Every key is compared, so that the time says nothing about which one was near.
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        request.state.api_key_digest = given
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,

@@ -9,12 +9,14 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.explain.history import Chat
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import MAX_LOGPROBS, check_choices
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_shape import ChatShape
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import (
     check_common,
     engine_requests,
@@ -50,7 +52,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
         check_common(body, CHAT_UNSUPPORTED)
         completion_id = new_id("chatcmpl")
         # Templates and tokenizers take long on long conversations; other streams go on meanwhile.
-        job = await asyncio.to_thread(prepare_chat, serving, body, completion_id, started)
+        asker = asker_of(request, body)
+        job = await asyncio.to_thread(prepare_chat, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         tokenizer = serving.speech.assets.tokenizer if body.logprobs else None
         shape = ChatShape(completion_id, name, include_usage, tokenizer)
@@ -62,6 +65,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 def prepare_chat(
     serving: Serving,
     body: ChatCompletionRequest,
+    asker: Asker,
     completion_id: str,
     started: float,
     *,
@@ -72,8 +76,9 @@ def prepare_chat(
     Raises ApiError and OptionError. Slow on long conversations.
     """
     speech = serving.speech
-    tools = _dumped(body.tools or ()) if _wants_calls(body) else []
-    continuation, rendered, prompt = prompt_of(serving, body)
+    chat = conversation_of(body)
+    tools = chat.tools if _wants_calls(body) else []
+    continuation, rendered, prompt = prompt_of(serving, body, chat)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -101,14 +106,16 @@ def prepare_chat(
         )
         for _ in requests
     ]
+    explaining, told = explained(serving, asker, requests, chat)
     return Job(
         endpoint,
-        tuple(requests),
+        told,
         tuple(texts),
         started,
         remember=lambda _, token_ids: continuation.remember(prompt, token_ids),
         tokens_saved=prompt.tokens_saved,
         choices=n,
+        explaining=explaining,
     )
 
 
@@ -136,30 +143,34 @@ def _wants_calls(body: ChatCompletionRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
-def prompt_of(serving: Serving, body: ChatCompletionRequest) -> tuple[ChatContinuation, str, Prompt]:
-    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
+def conversation_of(body: ChatCompletionRequest) -> Chat:
+    """What the template gets of a chat completion. Raises ApiError."""
     kwargs = dict(body.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_ARGUMENTS & kwargs.keys())
     if taken:
         raise invalid(f"chat_template_kwargs cannot set {taken[0]}.", "chat_template_kwargs")
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-    goes_on = bool(body.continue_final_message)
-    if goes_on and body.add_generation_prompt:
-        raise invalid(
-            "continue_final_message goes on with the last message, so no new one can be opened: leave "
-            "add_generation_prompt out, or set it to false.",
-            "add_generation_prompt",
-        )
+    if body.continue_final_message:
+        if body.add_generation_prompt:
+            raise invalid(
+                "continue_final_message goes on with the last message, so no new one can be opened: leave "
+                "add_generation_prompt out, or set it to false.",
+                "add_generation_prompt",
+            )
+        kwargs |= {"add_generation_prompt": False, "continue_final_message": True}
+    elif body.add_generation_prompt is False:
+        kwargs["add_generation_prompt"] = False
+    return Chat(_dumped(body.messages), _dumped(body.tools or ()), kwargs)
+
+
+def prompt_of(
+    serving: Serving, body: ChatCompletionRequest, chat: Chat
+) -> tuple[ChatContinuation, str, Prompt]:
+    """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     try:
         template = serving.speech.require_template()
-        rendering = template.rendering(
-            _dumped(body.messages),
-            _dumped(body.tools or ()),
-            add_generation_prompt=not goes_on and body.add_generation_prompt is not False,
-            continue_final_message=goes_on,
-            **kwargs,
-        )
+        rendering = template.rendering(chat.messages, chat.tools, **chat.template_kwargs)
     except TemplateError as error:
         raise invalid(_sentence(error), _field_of(error)) from None
     continuation = serving.continuations.chat

@@ -75,12 +75,17 @@ class ChatShape:
             chunks.append(self._chunk(piece.index, Delta(), piece.end.reason))
         return chunks
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
-        if self._usage_of_chunks is UNSET:
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        wanted = self._usage_of_chunks is not UNSET
+        if not (wanted or at_least_one):
             return []
         return [
             ChatCompletionChunk(
-                id=self._id, created=self._created, model=self._model, choices=[], usage=usage
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=[],
+                usage=usage if wanted else UNSET,
             )
         ]
 

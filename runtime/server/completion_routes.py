@@ -20,6 +20,7 @@ from deeproot.runtime.sampling_options import (
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import (
     check_common,
     engine_requests,
@@ -51,7 +52,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
         name = check_model_name(body.model, state)
         check_common(body, COMPLETION_UNSUPPORTED)
         completion_id = new_id("cmpl")
-        job, echoes = await asyncio.to_thread(_prepare, serving, body, completion_id, started)
+        asker = asker_of(request, body)
+        job, echoes = await asyncio.to_thread(_prepare, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         tokenizer = None if body.logprobs is None else serving.speech.assets.tokenizer
         shape = TextShape(completion_id, name, include_usage, tokenizer=tokenizer, echoes=echoes)
@@ -61,7 +63,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 
 def _prepare(
-    serving: Serving, body: CompletionRequest, completion_id: str, started: float
+    serving: Serving, body: CompletionRequest, asker: Asker, completion_id: str, started: float
 ) -> tuple[Job, list[Echo]]:
     """The engine's work, and what each choice's text begins with if the prompt is to be echoed."""
     speech = serving.speech
@@ -117,14 +119,16 @@ def _prepare(
             serving.continuations.text.remember(prompts[index // n], token_ids)
 
     saved = sum(prompt.tokens_saved for prompt in prompts)
+    pending, told = explained(serving, asker, requests, None)
     job = Job(
         "completions",
-        tuple(requests),
+        told,
         tuple(texts),
         started,
         remember=remember,
         tokens_saved=saved,
         choices=n,
+        explaining=pending,
     )
     return job, echoes
 

@@ -9,6 +9,7 @@ from deeproot.runtime.chat.reply_events import ReplyEvent
 from deeproot.runtime.client import EngineClient, EngineUnavailable, Generation
 from deeproot.runtime.output_text import OutputEnd, OutputText
 from deeproot.runtime.server.errors import ApiError
+from deeproot.runtime.server.explaining import Explaining
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.scheduler.messages import AddRequest, TokenLogprobs, TokenOutput
 
@@ -44,6 +45,7 @@ class Job:
     """Of the prompts, by remembered replies."""
     choices: int = 1
     """Requests in a row that share a prompt, which is counted once."""
+    explaining: Explaining | None = None
 
     async def run(self, client: EngineClient, metrics: Metrics) -> AsyncGenerator[list[Piece], None]:
         """Submit, and yield what each step brings until every choice has ended.
@@ -56,12 +58,16 @@ class Job:
         metrics.count_continuation(self.tokens_saved)
         try:
             async with client.generate(self.requests) as outputs:
+                if self.explaining is not None:
+                    self.explaining.submitted()
                 async for batch in outputs:
                     pieces = []
                     for output in batch:
                         timer.note(output)
                         pieces.append(self._read(index_of[output.rid], output, outputs))
                     yield pieces
+            if self.explaining is not None:
+                await self.explaining.finish(metrics)
         finally:
             duration = time.perf_counter() - self.started
             for text in self.texts:
@@ -79,6 +85,8 @@ class Job:
             raise EngineUnavailable("The engine was stopped before the request was complete.")
         if text.end is not None:
             self.remember(index, text.token_ids)
+            if self.explaining is not None:
+                self.explaining.ended(index, text)
         return Piece(index, events, text.end, text.take_logprobs(), output.prompt_logprobs)
 
 

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deeproot.runtime.client import EngineClient
+from deeproot.runtime.explain.report import Explanation
 from deeproot.scheduler.messages import TokenOutput
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -34,6 +35,11 @@ class Metrics:
             "continuation_tokens",
             "Prompt tokens that remembered replies kept from being computed anew, if they were still cached",
         )
+        self._missed = counter(
+            "missed_tokens",
+            "Prompt tokens that were computed (but for each prompt's last), by why they were not cached",
+            "cause",
+        )
         self._output = counter("output_tokens", "Output tokens of ended requests")
         self._requests = counter("requests", "Ended requests", "endpoint", "finish_reason")
         self._ttft = histogram(
@@ -58,6 +64,11 @@ class Metrics:
     def count_continuation(self, num_tokens: int) -> None:
         """Count what `continuation.Prompt.tokens_saved` says."""
         self._continued.inc(num_tokens)
+
+    def count_misses(self, explanation: Explanation) -> None:
+        """Count what was computed by why it was not cached."""
+        for miss in explanation.misses:
+            self._missed.labels(miss.cause.value).inc(miss.tokens)
 
     def count_request(self, endpoint: str, finish_reason: str, duration_s: float) -> None:
         self._requests.labels(endpoint, finish_reason).inc()

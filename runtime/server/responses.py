@@ -3,6 +3,15 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from deeproot.runtime.explain.report import Explanation
+
+
+class OwnAnswer(msgspec.Struct, frozen=True):
+    """What no other server says; stands under `deeproot`."""
+
+    explanations: tuple[Explanation, ...]
+    """One a prompt."""
+
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
@@ -119,6 +128,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageInfo
+    deeproot: OwnAnswer | UnsetType = UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +138,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageInfo | UnsetType | None = UNSET
+    deeproot: OwnAnswer | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +150,7 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: UsageInfo | UnsetType | None = UNSET
+    deeproot: OwnAnswer | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

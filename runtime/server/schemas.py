@@ -80,6 +80,10 @@ class OwnOptions(RequestModel):
 
     exact: bool | None = None
     """Take the ids of an earlier reply only where it came back to the letter."""
+    explain: bool | None = None
+    """Say in the answer why the prompt was or was not cached."""
+    since: Annotated[str, Field(max_length=128)] | None = None
+    """The id of an earlier answer with which to compare, for the explanation."""
 
 
 class GenerationRequest(RequestModel):
@@ -110,6 +114,8 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Requests with different salts share no cached prefix."""
     deeproot: OwnOptions | None = None
 
 

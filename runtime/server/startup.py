@@ -11,6 +11,7 @@ from typing import TypeVar
 from deeproot.runtime.client import EngineClient, EngineTransport
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.process_transport import ProcessTransport
 from deeproot.runtime.progress import loading_progress
@@ -48,6 +49,8 @@ async def open_for_requests(
 
     def account(last: TokenOutput) -> None:
         state.metrics.count_tokens(last)
+        if state.serving is not None:
+            state.serving.explainer.ended(last)
         if last.usage is not None:
             log_end(last, last.usage)
 
@@ -65,7 +68,9 @@ async def open_for_requests(
     continuations = make_continuations(
         known.assets.tokenizer, known.template, known.reply_format, options.continuation_memory_bytes
     )
-    state.serving = Serving(make_speech(known, info), client, random.Random(options.seed), continuations)
+    explainer = Explainer(known.assets.tokenizer, known.template, state.options.explain_memory_bytes)
+    speech = make_speech(known, info)
+    state.serving = Serving(speech, client, random.Random(options.seed), continuations, explainer)
 
 
 def log_end(last: TokenOutput, usage: Usage) -> None:

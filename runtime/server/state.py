@@ -8,6 +8,7 @@ from fastapi import Request
 
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import Continuations
+from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions
 from deeproot.runtime.server.errors import unavailable
 from deeproot.runtime.server.metrics import Metrics
@@ -23,6 +24,7 @@ class Serving:
     seeds: random.Random
     """Source of the seeds of requests that bring none."""
     continuations: Continuations
+    explainer: Explainer
 
 
 @dataclass(slots=True)

@@ -77,8 +77,9 @@ class TextShape:
             chunks.append(self._chunk(TextChoice(index=piece.index, text="", finish_reason=piece.end.reason)))
         return chunks
 
-    def last_chunks(self, usage: UsageInfo) -> list[object]:
-        return [] if self._usage_of_chunks is UNSET else [self._body([], usage)]
+    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
+        wanted = self._usage_of_chunks is not UNSET
+        return [self._body([], usage if wanted else UNSET)] if wanted or at_least_one else []
 
     def _news(self, piece: Piece) -> tuple[str, TextLogprobs | None]:
         """What a piece adds to its choice's text, and the logarithms of its tokens if there are any."""

@@ -30,6 +30,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
     keys.write_text("third\nfourth\n")
     line = (
         "serve --model m --load-format dummy --dtype float32 --device cpu --chat-template t.jinja --max-model-len 99 "
+        "--attention-backend triton --kv-cache-dtype fp8 "
         "--max-num-seqs 3 --max-num-batched-tokens 50 --block-size 32 --kv-cache-memory-bytes 1GiB --seed 7 "
         "--host 0.0.0.0 --port 9 --served-model-name a b --api-key first --api-key second "
         f"--api-key-file {keys} --shutdown-timeout 1.5 --max-queued-requests 4 --max-body-bytes 1M --log-level debug"
@@ -40,6 +41,8 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         load_format="dummy",
         dtype="float32",
         device="cpu",
+        attention_backend="triton",
+        kv_cache_dtype="fp8",
         chat_template=Path("t.jinja"),
         max_model_len=99,
         max_num_seqs=3,

@@ -45,7 +45,6 @@ def test_names_of_other_engines_mean_the_same(flag: str, value: str, field: str)
         ["--kv-cache-dtype", "auto"],
         ["--enable-prefix-caching"],
         ["--enable-auto-tool-choice"],
-        ["--enforce-eager"],
     ],
 )
 def test_what_is_done_anyway_is_accepted(arguments: list[str]) -> None:
@@ -56,10 +55,10 @@ def test_what_is_done_anyway_is_accepted(arguments: list[str]) -> None:
     ("arguments", "words"),
     [
         (["--tensor-parallel-size", "2"], ["--tensor-parallel-size 2", "one device"]),
-        (["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype fp8", "auto"]),
         (["--quantization", "awq"], ["--quantization awq", "GGUF"]),
         (["--trust-remote-code"], ["--trust-remote-code", "no code"]),
         (["--disable-radix-cache"], ["--disable-radix-cache", "always"]),
+        (["--no-async-scheduling"], ["--no-async-scheduling", "--overlap off"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--gpu-memory-utilization", "1.5"], ["--gpu-memory-utilization", "between"]),
     ],
@@ -110,7 +109,9 @@ def test_a_config_file_has_the_names_of_the_flags(tmp_path: Path) -> None:
         "--served-model-name",
         "a",
         "b",
+        "--enforce-eager",
     )
+    assert expected[0].enforce_eager
     assert parse_config(write(tmp_path, text)) == expected
 
 

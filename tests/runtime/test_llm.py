@@ -55,6 +55,20 @@ def test_prompts_come_back_in_order_and_as_alone(llm: LLM) -> None:
         assert result.usage.cached + result.usage.computed == result.usage.prompt
 
 
+def test_overlap_changes_nothing(llm: LLM, tiny_model: Path) -> None:
+    sampling = SamplingOptions(max_tokens=12, seed=4)
+    prompts = [f"prompt number {i}" * (i + 1) for i in range(10)]
+    with LLM(tiny_model, **OPTIONS, overlap="on") as ahead:
+        results = ahead.generate(prompts, sampling)
+        scheduler = ahead._engine.scheduler
+        check_idle(scheduler)
+        assert scheduler.config.overlap
+    expected = llm.generate(prompts, sampling)
+    assert not llm._engine.scheduler.config.overlap, "without a GPU it is off"
+    assert [result.token_ids for result in results] == [result.token_ids for result in expected]
+    assert [result.finish_reason for result in results] == [result.finish_reason for result in expected]
+
+
 def test_a_completion_is_short_unless_more_is_asked_for(llm: LLM) -> None:
     assert llm.generate("x", SamplingOptions(ignore_eos=True))[0].usage.output == 16
     assert llm.chat(USER, SamplingOptions(ignore_eos=True)).usage.output > 16

@@ -13,7 +13,15 @@ from deeproot.runtime.context.events import EventKind
 def record_text(
     log: EventLog, audited: AuditedCheckpoint, envelopes: Envelopes, stale: Collection[str] = ()
 ) -> str:
-    """The record in its envelope: milestones, hypothesis, artifacts in canonical form. The same bytes each time.
+    """The record in its envelope. The same bytes each time. `stale`: artifacts that have changed since it was made."""
+    upto = audited.checkpoint.upto
+    read_at = log.event(upto).time_ns if upto else 0
+    provenance = Provenance(f"checkpoint://e{upto}", read_at, audited.digest, "verified")
+    return envelopes.wrap("artifact", record_body(log, audited, stale), provenance)
+
+
+def record_body(log: EventLog, audited: AuditedCheckpoint, stale: Collection[str] = ()) -> str:
+    """What stands in the envelope: milestones, hypothesis, artifacts in canonical form.
 
     Goal and constraints are not in it, since they stand in the root, from the log; of its constraints only lines of
     other instructions are. `stale`: artifacts that have changed since the checkpoint was made.
@@ -32,9 +40,7 @@ def record_text(
     if stale:
         record["changed_since"] = sorted(stale)
         head += " Files in changed_since are no longer as they were: read them again."
-    read_at = log.event(checkpoint.upto).time_ns if checkpoint.upto else 0
-    provenance = Provenance(f"checkpoint://e{checkpoint.upto}", read_at, audited.digest, "verified")
-    return envelopes.wrap("artifact", f"{head}\n{canonical_json(record)}", provenance)
+    return f"{head}\n{canonical_json(record)}"
 
 
 def _constraints(log: EventLog, upto: int) -> set[str]:

@@ -174,11 +174,7 @@ def _fallback(
 ) -> Extraction:
     if len(lines) <= head + tail:
         return Extraction(text, parsed.diagnostics, tools, 0, 0)
-    wanted = {f.line for f in facts(text)}
-    keep = set(range(head)) | set(range(len(lines) - tail, len(lines)))
-    for i, line in enumerate(lines):
-        if _FAILURE.search(line) or line.strip(" \t│|") in wanted:
-            keep |= {i, *_frame_around(lines, i)}
+    keep = set(range(head)) | set(range(len(lines) - tail, len(lines))) | set(failing_lines(lines))
     out: list[str] = []
     gap = 0
     for i, line in enumerate(lines):
@@ -190,6 +186,16 @@ def _fallback(
         else:
             gap += 1
     return Extraction("\n".join(out), parsed.diagnostics, (*tools, "fallback"), len(lines) - len(keep), 0)
+
+
+def failing_lines(lines: Sequence[str]) -> list[int]:
+    """Which lines (from 0) tell of a failure, with the line before each and the indented frames under it."""
+    wanted = {f.line for f in facts("\n".join(lines))}
+    found: set[int] = set()
+    for i, line in enumerate(lines):
+        if _FAILURE.search(line) or line.strip(" \t│|") in wanted:
+            found |= {i, *_frame_around(lines, i)}
+    return sorted(found)
 
 
 def _omitted(lines: int) -> str:

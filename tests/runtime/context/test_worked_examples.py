@@ -1,9 +1,18 @@
 """The source's numbers on layout and budget, out of the library's own code."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from deeproot.runtime.context.budget import Budget, BudgetError
+from deeproot.runtime.context.compaction.estimates import (
+    compression_ratio,
+    constraints_kept,
+    reductions,
+    staged_tokens,
+    wasted_turns,
+)
 from deeproot.runtime.context.prefix_cost import PrefixCost, Prices, common_prefix, prefix_cost
 from deeproot.runtime.context.report import Variants
 from deeproot.runtime.context.segments import Zone
@@ -56,12 +65,45 @@ def test_watermarks() -> None:
     assert (budget.high, budget.low) == (0.8, 0.5)
 
 
-def test_two_policies_against_the_window() -> None:
-    budget = Budget(16_384)
-    budget.check_total(int(30 * 2400 / 6.0))
+def test_two_policies() -> None:
+    """30 turns of 2,400 tokens in 16,384: prose that loses 15% a compaction, and a checkpoint that loses nothing."""
+    budget, raw = Budget(16_384), 30 * 2400
+    prose, checkpoint = staged_tokens(raw, 6.0), staged_tokens(raw, 3.5)
+    assert (prose, checkpoint) == (12_000, pytest.approx(20571.428571428572))
+    budget.check_total(int(prose))
     with pytest.raises(BudgetError, match="has 20571 tokens for a budget of 16384"):
-        budget.check_total(int(30 * 2400 / 3.5))
+        budget.check_total(int(checkpoint))
     budget.check_total(14_500)
+    assert compression_ratio(raw, 14_500) == pytest.approx(4.9655172413793105)
+    assert constraints_kept(0.15, 6) == pytest.approx(0.37714951562499993)
+    assert (wasted_turns(30, 0.2, 3), wasted_turns(30, 0.02, 3)) == (18.0, pytest.approx(1.8))
+
+
+def test_constraint_retention() -> None:
+    assert constraints_kept(0.2, 5) == pytest.approx(0.3276800000000001)
+    assert constraints_kept(0.2, 5, constraints=3) == pytest.approx(0.3276800000000001**3)
+    assert constraints_kept(0.0, 50, constraints=20) == 1.0
+
+
+def test_cascade() -> None:
+    stages = [128_000, 24_000, 6_000, 1_200]
+    assert reductions(stages)[:2] == pytest.approx([0.8125, 0.953125])
+    assert reductions(stages[1:])[0] == pytest.approx(0.75)
+    assert compression_ratio(stages[0], stages[-1]) == pytest.approx(106.66666666666667)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: staged_tokens(1, 0),
+        lambda: compression_ratio(1, 0),
+        lambda: constraints_kept(1.5, 1),
+        lambda: reductions([]),
+    ],
+)
+def test_estimates_refuse_nonsense(call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="give"):
+        call()
 
 
 def test_shares_of_the_three_zones() -> None:

@@ -1,0 +1,212 @@
+"""Keeps a working set under its high water mark: one batch down to the low one, planned, audited, swapped in whole."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from deeproot.runtime.context.budget import Budget, BudgetError
+from deeproot.runtime.context.chat_model import ChatModel
+from deeproot.runtime.context.compaction.audit import faults
+from deeproot.runtime.context.compaction.breaker import Breaker, Verdict
+from deeproot.runtime.context.compaction.draft import Draft
+from deeproot.runtime.context.compaction.escrow import Escrow
+from deeproot.runtime.context.compaction.layers import Layer, default_layers
+from deeproot.runtime.context.compaction.strategies import JOINT
+from deeproot.runtime.context.compaction.strategy import Strategy, Tools, Unit
+from deeproot.runtime.context.compaction.summarise import Summariser
+from deeproot.runtime.context.event_log import EventLog, NewEvent
+from deeproot.runtime.context.events import Event, payload_text
+from deeproot.runtime.context.grouping import root_items
+from deeproot.runtime.context.items import Item
+from deeproot.runtime.context.working_set import WorkingSet
+
+
+class Status(StrEnum):
+    """What came of a look at the water marks."""
+
+    FITS = "fits"
+    """Below the high mark: nothing was done."""
+    COMPACTED = "compacted"
+    USELESS = "useless"
+    """Less than a tenth could be freed."""
+    OPEN = "breaker open"
+    """Not tried, since the last three were useless."""
+    OVERTAKEN = "overtaken"
+    """Another compaction was swapped in meanwhile; this one was thrown away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`before` and `after`: tokens of the prompt, with what is to come. `layers`: what was done, in order.
+
+    `swapped`: whether the prompt has changed. `message`: one sentence for a person.
+    """
+
+    status: Status
+    before: int
+    after: int
+    message: str
+    layers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    swapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read of the log last used."""
+
+    log: EventLog
+    breaker: Breaker
+    escrow: Escrow
+
+
+class Compactor:
+    """Compacts the log of a working set. What it decides is in the log, so that any working set of that log shows it.
+
+    `budget`: usable tokens of one call, or a `Budget` with its marks; not more than the policy's own. `model`: for
+    strategies that ask one (None: the deterministic extractor). `keep_turns`: newest turns that are never summarised.
+    `episode_turns`: the most turns of one episode. For one event loop.
+    """
+
+    def __init__(
+        self,
+        working_set: WorkingSet,
+        *,
+        budget: int | Budget,
+        strategy: Strategy = JOINT,
+        model: ChatModel | None = None,
+        layers: Sequence[Layer] | None = None,
+        keep_turns: int = 3,
+        episode_turns: int = 8,
+    ) -> None:
+        self.budget = budget if isinstance(budget, Budget) else Budget(budget)
+        self.strategy = strategy
+        self._working_set = working_set
+        self._model = model
+        self._layers = default_layers() if layers is None else tuple(layers)
+        self._keep = keep_turns
+        self._episode_turns = episode_turns
+        self._lock = asyncio.Lock()
+        self._known: _Known | None = None
+
+    async def extend(self, log: EventLog, new: Sequence[NewEvent]) -> tuple[list[Event], Outcome]:
+        """Make room for events, then append them."""
+        outcome = await self.make_room(log, self.tokens_of(new))
+        return log.extend(new), outcome
+
+    def tokens_of(self, new: Sequence[NewEvent]) -> int:
+        """About how many tokens events will have once they are staged; not less than they will, filters aside."""
+        texts = [e.payload if isinstance(e.payload, str) else payload_text(e.payload) for e in new]
+        return sum(self._working_set.tokens_of_result(text) for text in texts)
+
+    async def make_room(self, log: EventLog, incoming: int = 0) -> Outcome:
+        """Look at the marks before `incoming` tokens are appended, and compact if they would reach the high one.
+
+        Raises `BudgetError` at once if policy, tools, constraints and task reach the high mark by themselves.
+        """
+        if incoming < 0:
+            raise ValueError(f"incoming is {incoming}; give the tokens that are to be appended")
+        async with self._lock:
+            draft = self._draft(log, incoming)
+            before = draft.size + incoming
+            if before < self.budget.high_tokens:
+                return Outcome(
+                    Status.FITS, before, before, f"{before} tokens, below {self.budget.high_tokens}"
+                )
+            breaker = self._of(log).breaker
+            why = breaker.why_open(draft.compactable(), self.budget.total)
+            if why is not None:
+                return Outcome(Status.OPEN, before, before, why)
+            return await self._compact(draft, before, incoming)
+
+    def compactions(self, log: EventLog) -> int:
+        """How many useful compactions the log has seen."""
+        return self._of(log).breaker.compactions
+
+    def _draft(self, log: EventLog, incoming: int) -> Draft:
+        staged = self._working_set.staged(log)
+        items = staged.applied().items
+        context = self._working_set.plan_context(staged, items)
+        fixed = context.fixed + sum(item.tokens for item in root_items(items))
+        self.budget.check_fixed(fixed)
+
+        # What the layout itself would leave out counts, so that it is summarised first; unless nothing ever is.
+        counts_drops = self.strategy.unit is not Unit.NOTHING
+
+        def size_of(shown: Sequence[Item]) -> int:
+            plan = self._working_set.policy.plan(shown, context)
+            placed = sum(placement.item.tokens for placement in plan.placements)
+            return context.fixed + placed + (sum(drop.tokens for drop in plan.drops) if counts_drops else 0)
+
+        target = max(fixed, self.budget.low_tokens - incoming)
+        escrow = self._of(log).escrow
+        return Draft(staged, context, size_of, escrow, keep_turns=self._keep, target=target)
+
+    def _of(self, log: EventLog) -> "_Known":
+        if self._known is None or self._known.log is not log:
+            self._known = _Known(log, Breaker(), Escrow())
+        self._known.breaker.read(log)
+        return self._known
+
+    async def _compact(self, draft: Draft, before: int, incoming: int) -> Outcome:
+        items, compactable = draft.applied.items, draft.compactable()
+        known = len(draft.staged.stand_ins())
+        done = [layer.name for layer in self._layers if not draft.done and layer.apply(draft)]
+        notes: list[str] = []
+        if not draft.done:
+            tools = Tools(draft.staged.log, draft.context.count, self._model)
+            summariser = Summariser(self.strategy, tools, draft, self._episode_turns)
+            done += await summariser.run()
+            notes += summariser.notes
+        wrong = faults(items, draft)
+        after = before if wrong else draft.size + incoming
+        verdict = Verdict(before, after, compactable, self.strategy.name, tuple(done), (*notes, *wrong))
+        draft.staged.read()
+        if len(draft.staged.stand_ins()) != known:
+            return Outcome(Status.OVERTAKEN, before, before, "another compaction was swapped in meanwhile")
+        return self._swap(draft, verdict, bool(wrong))
+
+    def _swap(self, draft: Draft, verdict: Verdict, wrong: bool) -> Outcome:
+        """Old or new, never between: stand-ins and verdict are one transaction of the log.
+
+        A compaction that frees little would cost the cache for nothing, and is only taken if the prompt would not fit.
+        """
+        needed = verdict.before > self.budget.total and draft.size < verdict.before
+        swapped = not wrong and (verdict.useful or needed) and bool(draft.made)
+        events = [stand_in.to_event() for stand_in in draft.made] if swapped else []
+        draft.staged.log.extend([*events, verdict.to_event()])
+        freed = verdict.before - verdict.after
+        if verdict.useful:
+            message = f"{verdict.before} -> {verdict.after} tokens by {', '.join(verdict.layers)}"
+            status = Status.COMPACTED
+        else:
+            pinned = verdict.before - verdict.compactable
+            message = (
+                f"only {freed} of {verdict.before} tokens could be freed: {pinned} are instructions, users' words,"
+                f" anchors or the newest turns, for a high mark of {self.budget.high_tokens}"
+            )
+            status = Status.USELESS
+        after = verdict.after if swapped else verdict.before
+        return Outcome(status, verdict.before, after, message, verdict.layers, verdict.notes, swapped)
+
+
+def over_budget(outcome: Outcome, budget: Budget) -> BudgetError | None:
+    """The error to raise where a prompt would be over its budget in spite of all; None if it fits."""
+    if outcome.after <= budget.total:
+        return None
+    return BudgetError(f"{outcome.after} tokens for a budget of {budget.total}: {outcome.message}")
+
+
+def report_lines(outcome: Outcome) -> dict[str, Any]:
+    """The outcome, JSON-ready."""
+    return {
+        "status": outcome.status.value,
+        "before": outcome.before,
+        "after": outcome.after,
+        "message": outcome.message,
+        "layers": list(outcome.layers),
+        "notes": list(outcome.notes),
+        "swapped": outcome.swapped,
+    }

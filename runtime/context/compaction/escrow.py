@@ -1,0 +1,138 @@
+"""Open diagnostics: errors that no later run has shown to be gone. They outlive every compaction, verbatim."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deeproot.runtime.context.compaction.turns import Call
+from deeproot.runtime.context.extract.base import render
+from deeproot.runtime.context.extract.extract import extract, failing_lines, worth_extracting
+
+_QUIET = re.compile(
+    r"-[qvsx]+|--(?:tb|color|quiet|verbose|no-header)\b.*|[|&;]+|\d?>.*|2>&1|head|tail|-?\d+|-n\d*|-c\d*"
+)
+"""Words of a command that do not narrow what is run."""
+_FAILED = re.compile(
+    r"^\s*(?:\{\s*\"error\"|error\b|fatal\b|panic\b|traceback \(most recent|\S*(?:Error|Exception)\b:|E\d{3} |- E\d{3} |ERRORS:)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What a failing line of a tool begins with where the exit code is not known."""
+_ENDED = re.compile(r"fatal|panic|abort|segmentation|out of memory|killed|traceback|exception", re.IGNORECASE)
+_MOST_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDiagnostic:
+    """`text`: the failing lines or records of one result, verbatim. `seq`: the result's event."""
+
+    seq: int
+    title: str
+    """The call that failed."""
+    text: str
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the newest run of one command left open."""
+
+    found: OpenDiagnostic
+    program: str
+    words: frozenset[str]
+    structured: bool
+    """Whether a known tool's format was read, so that what was run can be compared."""
+
+
+class Escrow:
+    """Follows the calls of a log in order and knows what is open.
+
+    An open diagnostic is closed by: the same command run again, whatever came out (what came out is then what counts);
+    a run of the same program that passed and was narrowed no further (each of its words stands in the failed command);
+    for errors of no known format, a later success of the same program or tool.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Run] = {}
+        self._diagnosed: dict[int, tuple[OpenDiagnostic | None, bool]] = {}
+
+    def follow(self, calls: Sequence[Call]) -> None:
+        """Take the calls of the log, in order; those that were followed before are not read again."""
+        self._open = {}
+        for call in calls:
+            if call.result is not None:
+                self._take(call)
+
+    def open(self) -> list[OpenDiagnostic]:
+        """What is open now, oldest first."""
+        return sorted((run.found for run in self._open.values()), key=lambda found: found.seq)
+
+    def _take(self, call: Call) -> None:
+        key = call.title()
+        program, words = _words(call)
+        if call.seq not in self._diagnosed:
+            self._diagnosed[call.seq] = diagnose(call)
+        found, structured = self._diagnosed[call.seq]
+        self._open.pop(key, None)
+        if found is not None:
+            self._open[key] = _Run(found, program, words, structured)
+            return
+        if call.shell and not worth_extracting(call.command):
+            return
+        for other, run in list(self._open.items()):
+            if run.program == program and (words <= run.words or not run.structured):
+                del self._open[other]
+
+
+def diagnose(call: Call) -> tuple[OpenDiagnostic | None, bool]:
+    """What failed in a call's result, verbatim, and whether that was read in a known tool's format.
+
+    None if nothing failed, or if the result only shows a text that was asked for.
+    """
+    text = call.result or ""
+    if call.shell and not worth_extracting(call.command):
+        return None, False
+    failed = call.exit_code not in (None, 0)
+    errors = [d for d in extract(text).diagnostics if d.severity != "warning"]
+    if errors and (call.exit_code is None or failed):
+        shown = "\n".join(dict.fromkeys(render(d) for d in errors))
+        return OpenDiagnostic(call.seq, call.title(), shown), True
+    if not failed and (call.exit_code == 0 or not _FAILED.search(text)):
+        return None, False
+    return OpenDiagnostic(call.seq, call.title(), _failing(text, call.exit_code)), False
+
+
+def _failing(text: str, exit_code: int | None) -> str:
+    """The failing lines; where none is known as such, the last lines, which is where programs say why they end."""
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    kept = [lines[i] for i in failing_lines(lines)] or [line for line in lines if line.strip()][-5:]
+    kept = list(dict.fromkeys(kept))
+    if len(kept) > _MOST_LINES:
+        quarter = _MOST_LINES // 4
+        fatal = [i for i, line in enumerate(kept) if _ENDED.search(line)]
+        every = range(len(kept))
+        chosen = sorted({*every[: 2 * quarter], *every[-quarter:], *fatal[-quarter:]})
+        kept = [*(kept[i] for i in chosen), f"[{len(kept) - len(chosen)} more failing lines in the archive]"]
+    return "\n".join(kept) or f"exit code {exit_code}, no output"
+
+
+def _words(call: Call) -> tuple[str, frozenset[str]]:
+    """The program, and the words that say what it is run on."""
+    if not call.shell:
+        return call.name, frozenset([call.command])
+    last = re.split(r"&&|\|\||;", call.command.split("\n")[0])[-1]
+    try:
+        words = shlex.split(last)
+    except ValueError:
+        words = last.split()
+    words = [word for word in words if not _QUIET.fullmatch(word)]
+    while words and ("=" in words[0] or words[0] in ("sudo", "time", "env")):
+        words = words[1:]
+    if len(words) > 2 and words[0].startswith("python") and words[1] == "-m":
+        words = words[2:]
+    return (words[0] if words else ""), frozenset(words)
+
+
+def escrow_text(found: Sequence[OpenDiagnostic]) -> str:
+    """Open diagnostics as stand-ins show them; empty if there are none."""
+    parts = [f"#{d.seq} {d.title}\n{d.text}" for d in found]
+    return "\n".join(["Open, verbatim:", *parts]) if parts else ""

@@ -1,0 +1,37 @@
+"""`GET /v1/explanations`: what was said of late requests, to whoever sent them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from deeproot.runtime.server.errors import ApiError
+from deeproot.runtime.server.service_routes import json_response
+from deeproot.runtime.server.state import ServerState, state_of
+from deeproot.runtime.server.tenants import tenant_of
+
+router = APIRouter(prefix="/v1")
+
+State = Annotated[ServerState, Depends(state_of)]
+
+
+@router.get("/explanations")
+async def list_explanations(
+    request: Request, state: State, limit: Annotated[int, Query(ge=1, le=1000)] = 20
+) -> Response:
+    """The explanations of the caller's latest requests, newest first."""
+    owner = tenant_of(request, None).owner
+    kept = state.ready().explainer.latest()
+    return json_response({"data": [found for tenant, found in kept if tenant.owner == owner][:limit]})
+
+
+@router.get("/explanations/{rid}")
+async def one_explanation(rid: str, request: Request, state: State) -> Response:
+    found = state.ready().explainer.get(rid)
+    # Nothing tells a request of somebody else's from one that never was.
+    if found is None or found[0].owner != tenant_of(request, None).owner:
+        raise ApiError(
+            404,
+            f"There is no explanation of a request '{rid}': ids are those of answers, and only the latest are kept.",
+            code="not_found",
+        )
+    return json_response(found[1])

@@ -1,0 +1,124 @@
+"""Explanations of one API call's requests, from before they are submitted to the answer that carries them."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from fastapi import Request
+
+from deeproot.runtime.explain.explainer import Explainer, Pending
+from deeproot.runtime.explain.history import Chat, Tenant
+from deeproot.runtime.explain.report import Explanation
+from deeproot.runtime.output_text import OutputText
+from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
+from deeproot.runtime.server.schemas import GenerationRequest
+from deeproot.runtime.server.state import Serving
+from deeproot.runtime.server.tenants import tenant_of
+from deeproot.scheduler.messages import AddRequest, Usage
+
+logger = logging.getLogger(__name__)
+
+HEADER = "x-deeproot-explain"
+_TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """What a request says beside its prompt."""
+
+    tenant: Tenant
+    wants_explanation: bool
+    since: str | None
+    """The id of an earlier answer to compare with."""
+
+
+def asker_of(request: Request, body: GenerationRequest) -> Asker:
+    """Raises a 400 for a header that says neither yes nor no."""
+    said = request.headers.get(HEADER, "").strip().lower()
+    if said not in _TRUE + _FALSE:
+        raise invalid(f"The header X-Deeproot-Explain is {said!r}: set it to 1 or 0.", "X-Deeproot-Explain")
+    own = body.deeproot
+    since = own.since if own is not None else None
+    wants = said in _TRUE or bool(own is not None and own.explain)
+    return Asker(tenant_of(request, body.cache_salt), wants, since)
+
+
+def explained(
+    serving: Serving, asker: Asker, requests: Sequence[AddRequest], chat: Chat | None
+) -> tuple["Explaining | None", tuple[AddRequest, ...]]:
+    """What will explain the requests, None if that is switched off, and the requests with what the engine has to know for that."""
+    if not serving.explainer.enabled:
+        if asker.wants_explanation:
+            raise invalid(
+                "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
+                "deeproot.explain",
+            )
+        told = [msgspec.structs.replace(one, namespace=asker.tenant.namespace) for one in requests]
+        return None, tuple(told)
+    engine = serving.client.num_restarts
+    pending = []
+    for request in requests:
+        ids = np.frombuffer(request.token_ids, dtype=np.int32)
+        pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
+    told = [
+        msgspec.structs.replace(request, namespace=asker.tenant.namespace, seen=known.common)
+        for request, known in zip(requests, pending, strict=True)
+    ]
+    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
+
+
+@dataclass(slots=True)
+class Explaining:
+    """The explanations of a job, one a request."""
+
+    explainer: Explainer
+    pending: tuple[Pending, ...]
+    wanted: bool
+    """Whether the answer carries them; they are kept and counted either way."""
+    explanations: tuple[Explanation, ...] = ()
+    _usages: dict[int, Usage] = field(default_factory=dict)
+
+    def submitted(self) -> None:
+        for pending in self.pending:
+            self.explainer.submitted(pending)
+
+    def ended(self, index: int, text: OutputText) -> None:
+        """Note a choice that has ended well."""
+        assert text.end is not None
+        self._usages[index] = text.end.usage
+        self.explainer.computed(self.pending[index], text.end.usage, text.token_ids)
+
+    async def finish(self, metrics: Metrics) -> None:
+        """Explain all choices: before the answer ends if that carries it, else meanwhile."""
+        work = asyncio.get_running_loop().run_in_executor(None, self._explain, metrics)
+        if self.wanted:
+            await work
+        else:
+            work.add_done_callback(_log_failure)
+
+    def _explain(self, metrics: Metrics) -> None:
+        self.explanations = tuple(
+            self.explainer.explain(self.pending[index], usage)
+            for index, usage in sorted(self._usages.items())
+        )
+        for explanation in self.explanations:
+            metrics.count_misses(explanation)
+
+
+def with_explanations(body: object, explanations: tuple[Explanation, ...]) -> object:
+    """The body of an answer, or a chunk, with the explanations in it."""
+    if not isinstance(body, ChatCompletion | ChatCompletionChunk | TextCompletion):
+        return body
+    own: Any = OwnAnswer(explanations)
+    return msgspec.structs.replace(body, deeproot=own)
+
+
+def _log_failure(work: "asyncio.Future[None]") -> None:
+    if not work.cancelled() and work.exception() is not None:
+        logger.error("a request could not be explained", exc_info=work.exception())
