@@ -31,6 +31,7 @@ from deeproot.runtime.sampling_options import (
     choices,
     resolve,
 )
+from deeproot.runtime.speculative import parse_speculative
 from deeproot.runtime.sync_client import SyncClient
 from deeproot.scheduler.messages import AddRequest, TokenLogprobs, Usage
 
@@ -251,6 +252,12 @@ class LLM:
 
 
 def _engine_options(model: str | Path | EngineOptions, options: Mapping[str, Any]) -> EngineOptions:
+    if isinstance(options.get("speculative_config"), dict):
+        try:
+            read = parse_speculative(options["speculative_config"])
+        except ValueError as error:
+            raise SetupError(f"speculative_config: {error}") from None
+        options = {**options, "speculative_config": read}
     if isinstance(model, EngineOptions):
         return dataclasses.replace(model, **options)
     known = {field.name for field in dataclasses.fields(EngineOptions)}
