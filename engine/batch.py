@@ -5,6 +5,7 @@ flat token arrays. There is no phase flag: a decoding sequence is one that compu
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,18 @@ class TokenMask:
     words: Int32Array
     """`[M, ceil(vocab_size / 32)]`: token `t` is allowed where bit `t % 32` of word `t // 32` is set."""
 
+    def result(self) -> "TokenMask":
+        """Itself: see `PendingMask`."""
+        return self
+
+
+class PendingMask(Protocol):
+    """A mask that may still be worked out while the model computes."""
+
+    def result(self) -> TokenMask:
+        """Wait for it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
@@ -59,7 +72,7 @@ class SamplingBatch:
     positions: Int64Array
     """Index in its sequence of the token that is to be sampled: with the seed, the whole state of the generator."""
     edits: LogitEdits | None = None
-    mask: TokenMask | None = None
+    mask: PendingMask | None = None
     num_logprobs: Int32Array | None = None
     """How many of the likeliest tokens are reported beside the one that is sampled; -1: not even that one."""
 

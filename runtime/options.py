@@ -99,6 +99,9 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
+    response_store: Path | None = None
+    """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
+    response_store_bytes: int = 64 * 2**20
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     log_level: str = "info"

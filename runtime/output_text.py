@@ -24,6 +24,8 @@ class OutputEnd:
     usage: Usage
     """Its `output` counts the tokens up to the end of the text, also where the engine had gone on."""
     error: str | None = None
+    stop_text: str | None = None
+    """The stop string that ended it, if one did."""
     reasoning_tokens: int = 0
     """Of the output, those that are reasoning, its marks among them."""
 
@@ -60,6 +62,7 @@ class OutputText:
         self._min_tokens = min_tokens
         self._no_output = no_output
         self._complete = no_output
+        self._stop_text: str | None = None
         self._num_reasoning = 0
         self.logprobs: list[TokenLogprobs] = []
         """Of the text's tokens, if the request asked for any; an end token is not part of the text."""
@@ -110,6 +113,7 @@ class OutputText:
         if found.matched is not None and not self._complete:
             events += self._parse_end()
             self._complete = True
+            self._stop_text = found.matched
         return events
 
     def _finish(self, output: TokenOutput, reason: FinishReason) -> list[ReplyEvent]:
@@ -127,7 +131,7 @@ class OutputText:
         usage = output.usage or Usage(prompt=0, cached=0, computed=0, output=0)
         usage = msgspec.structs.replace(usage, output=len(self.token_ids))
         end: EndReason = "tool_calls" if reason == "stop" and self._has_calls else reason
-        self.end = OutputEnd(end, usage, output.error, self._num_reasoning)
+        self.end = OutputEnd(end, usage, output.error, self._stop_text, self._num_reasoning)
         return events
 
     def _parse(self, text: str) -> list[ReplyEvent]:

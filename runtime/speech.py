@@ -11,6 +11,7 @@ from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingDefaults
+from deeproot.runtime.structured.output_grammar import OutputGrammars
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Speech:
     template: ChatTemplate | None
     defaults: SamplingDefaults
     reply_format: ReplyFormat
+    grammars: OutputGrammars
 
     def require_template(self) -> ChatTemplate:
         """The chat template; TemplateError, which says what to do, if there is none."""
@@ -75,7 +77,10 @@ def make_speech(texts: Texts, info: EngineInfo) -> Speech:
         vocab_size=info.vocab_size,
         max_model_len=info.max_model_len,
     )
-    return Speech(texts.assets, texts.template, defaults, texts.reply_format)
+    tokenizer = texts.assets.tokenizer
+    special = {tokenizer.text_of(token_id): token_id for token_id in tokenizer.special_ids}
+    grammars = OutputGrammars(special, texts.reply_format)
+    return Speech(texts.assets, texts.template, defaults, texts.reply_format, grammars)
 
 
 def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:

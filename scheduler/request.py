@@ -7,6 +7,7 @@ import numpy as np
 
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.scheduler.constraints import Constraint
 from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
 
 
@@ -21,6 +22,8 @@ class Request:
     sampling: SamplingParams
     step_by_step: bool = False
     """Its next step needs its last token on the host (a mask or a penalty made there): it is never scheduled ahead."""
+    constraint: Constraint | None = None
+    """Where the output stands in its grammar, if it has one; also while the request is preempted."""
     row: int = -1
     """Row in the running table; -1 while waiting."""
     node: Node | None = None
@@ -53,6 +56,7 @@ class Request:
             message.token_ids,
             len(message.token_ids) // TOKEN_BYTES,
             message.sampling,
+            step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
             num_seen=message.seen,
         )

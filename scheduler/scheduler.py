@@ -11,6 +11,7 @@ step in flight uses them. Without overlap the same code runs with nothing in fli
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ from deeproot.engine.batch import Int64Array, Sampled
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
+from deeproot.scheduler.compiling import CompilingRequests
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
@@ -33,7 +36,15 @@ from deeproot.scheduler.table import Appended, RunningTable
 class Scheduler:
     """Runs requests over one model, pool and cache. Not thread-safe: one thread calls it."""
 
-    def __init__(self, config: SchedulerConfig, cache: RadixCache, pool: KVPool, runner: Forward) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: RadixCache,
+        pool: KVPool,
+        runner: Forward,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Without `constraints`, requests with a grammar are refused."""
         capacity = pool.num_pages * pool.page_size
         if cache.page_size != pool.page_size:
             raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
@@ -52,6 +63,10 @@ class Scheduler:
         self._limits: dict[str, int] = {}
         self._admission = Admission(cache, pool, self.table)
         self._refused: list[TokenOutput] = []
+        self._constraints = constraints
+        self.on_compiled: Callable[[], None] = lambda: None
+        """Called from any thread when `has_work` may have become true by itself."""
+        self.compiling = CompilingRequests(constraints, lambda: self.on_compiled())
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
@@ -71,17 +86,22 @@ class Scheduler:
         request = Request.from_message(message)
         error = self._why_impossible(request)
         if error is not None:
-            last = TokenOutput(request.rid, None, error=error)
-            self._refused.append(request.finished("error", last, request.num_prompt))
+            self._refuse(request, error)
             return
         self._limits[request.rid] = min(
             request.num_prompt + request.sampling.max_tokens, self.config.max_model_len
         )
         self.counters.prompt += request.num_prompt
-        self.waiting.append(request)
+        if request.sampling.grammar is None:
+            self.waiting.append(request)
+        else:
+            self.compiling.add(request, request.sampling.grammar)
 
     def abort(self, rid: str) -> TokenOutput | None:
         """End a request; None if it is not here (any more)."""
+        compiling = self.compiling.withdraw(rid)
+        if compiling is not None:
+            return self._finish(compiling, "abort", TokenOutput(rid, None), compiling.num_tokens)
         for request in self.waiting:
             if request.rid == rid:
                 self.waiting.remove(request)
@@ -93,13 +113,20 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or len(self.table) or self._refused or self.flights)
+        """Whether `step` has something to do; a request whose grammar is being compiled is nothing yet."""
+        here = self.waiting or len(self.table) or self._refused or self.flights
+        return bool(here or self.compiling.has_ready)
+
+    def requests(self) -> list[Request]:
+        """All that have not ended."""
+        return [*self.compiling.requests(), *self.waiting, *self.table.running()]
 
     def step(self) -> list[TokenOutput]:
         """Launch the next step, and book as many as may not be in flight beside it: all, if there is no overlap.
 
         Returns the outputs of what was booked. A failing step ends the requests that were in it.
         """
+        self._take_compiled()
         outputs, self._refused = self._refused, []
         step = self.schedule()
         launched = step is not None and self._launch(step)
@@ -107,6 +134,18 @@ class Scheduler:
         while len(self.flights) > allowed:
             outputs += self._land()
         return outputs
+
+    def _take_compiled(self) -> None:
+        for compiled in self.compiling.take():
+            if compiled.error is None:
+                self.waiting.append(compiled.request)
+            else:
+                del self._limits[compiled.request.rid]
+                self._refuse(compiled.request, compiled.error)
+
+    def _refuse(self, request: Request, error: str) -> None:
+        last = TokenOutput(request.rid, None, error=error, invalid=True)
+        self._refused.append(request.finished("error", last, request.num_prompt))
 
     def drain(self) -> list[TokenOutput]:
         """Wait for all steps in flight and book them."""
@@ -190,10 +229,20 @@ class Scheduler:
         appended = self._append(landed)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
-        for i in np.flatnonzero(appended.stopped | appended.full).tolist():
+        errors = errors_of(table.constraints, landed.sampling_rows)
+        failed = np.array([error is not None for error in errors], dtype=np.bool_)
+        for i in np.flatnonzero(appended.stopped | appended.full | failed).tolist():
             last = int(appended.last[i])
             request = table.request(int(landed.sampling_rows[i]))
-            new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
+            if failed[i]:
+                output = TokenOutput(
+                    request.rid, None, error=f"the output's form cannot be kept: {errors[i]}"
+                )
+                new[last] = self._end(request, "error", output)
+            else:
+                new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
+        if self._constraints is not None and table.constraints:
+            self._constraints.follow(table.constraints, appended.rows, new)
         return outputs + new
 
     def _append(self, landed: Landed) -> Appended:

@@ -15,6 +15,7 @@ from deeproot.engine.batch import (
     SamplingBatch,
 )
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.constraints import Constraint, mask_of
 from deeproot.scheduler.flight import Step
 from deeproot.scheduler.logit_rows import count_up, edits_of, prompt_rows
 from deeproot.scheduler.request import Request
@@ -74,6 +75,8 @@ class RunningTable:
         self.num_logprobs: Int32Array = np.full(n, -1, dtype=np.int32)
         self.edits: dict[int, RowEdits] = {}
         """Of the rows that have any."""
+        self.constraints: dict[int, Constraint] = {}
+        """Of the rows whose output is held to a grammar."""
         self.scored: set[int] = set()
         """Rows that want the logarithms of their prompt's probabilities."""
         self._unused = list(range(n - 1, -1, -1))
@@ -103,10 +106,13 @@ class RunningTable:
         self.top_p[row] = sampling.top_p
         self.min_p[row] = sampling.min_p
         self.seeds[row] = sampling.seed
-        self.speculates[row] = sampling.speculate
+        # A draft's later places would need masks of their own.
+        self.speculates[row] = sampling.speculate and request.constraint is None
         self.num_logprobs[row] = -1 if sampling.logprobs is None else sampling.logprobs
         if has_edits(sampling):
             self.edits[row] = RowEdits(sampling, ids, request.num_prompt)
+        if request.constraint is not None:
+            self.constraints[row] = request.constraint
         if sampling.prompt_logprobs is not None:
             self.scored.add(row)
         self._set_stop_ids(row, sampling.stop_token_ids)
@@ -122,6 +128,7 @@ class RunningTable:
         self.requests[row] = None
         self.num_logprobs[row] = -1
         self.edits.pop(row, None)
+        self.constraints.pop(row, None)
         self.scored.discard(row)
         request.row = -1
         self._unused.append(row)
@@ -283,6 +290,7 @@ class RunningTable:
             seeds=self.seeds[rows],
             positions=positions,
             edits=edits_of(self.edits, self.tokens, rows, positions) if self.edits else None,
+            mask=mask_of(self.constraints, rows) if self.constraints else None,
             num_logprobs=num_logprobs if num_logprobs.max(initial=-1) >= 0 else None,
         )
 

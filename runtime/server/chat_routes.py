@@ -27,7 +27,10 @@ from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
+from deeproot.runtime.structured.held import stops_of
+from deeproot.runtime.structured.output_grammar import ToolUse
 
 _TEMPLATE_ARGUMENTS = frozenset(
     {"self", "messages", "tools", "add_generation_prompt", "continue_final_message"}
@@ -77,8 +80,10 @@ def prepare_chat(
     """
     speech = serving.speech
     chat = conversation_of(body)
-    tools = chat.tools if _wants_calls(body) else []
+    use = ToolUse(chat.tools, body.tool_choice, body.parallel_tool_calls is not False)
+    separate_reasoning = body.separate_reasoning is not False
     continuation, rendered, prompt = prompt_of(serving, body, chat)
+    grammar = grammar_of(body, speech.grammars, tools=use, prompt=rendered if separate_reasoning else None)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
         max_tokens, field = body.max_tokens, "max_tokens"
@@ -92,14 +97,13 @@ def prepare_chat(
         fallback_seed=serving.seeds.getrandbits(64),
         prompt_field="messages",
         max_tokens_field=field,
+        grammar=grammar,
     )
     texts = [
         OutputText(
             speech.assets.tokenizer,
-            options.stop,
-            parser=speech.reply_format.parser(
-                rendered, tools, separate_reasoning=body.separate_reasoning is not False
-            ),
+            stops_of(grammar, options),
+            parser=speech.reply_format.parser(rendered, use.callable, separate_reasoning=separate_reasoning),
             single_call=body.parallel_tool_calls is False,
             continues_text=bool(body.continue_final_message),
             min_tokens=options.min_tokens,
@@ -129,18 +133,6 @@ def _num_logprobs(body: ChatCompletionRequest) -> int | None:
             f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {body.top_logprobs}.", "top_logprobs"
         )
     return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def _wants_calls(body: ChatCompletionRequest) -> bool:
-    """Whether tool calls are to be recognised. With `none` the tools stay in the prompt, and so in the cache."""
-    choice = body.tool_choice
-    if choice not in (None, "none", "auto"):
-        raise invalid(
-            "tool_choice can be 'auto' or 'none' so far: 'required' and named functions are not supported yet.",
-            "tool_choice",
-            "unsupported",
-        )
-    return bool(body.tools) and choice != "none"
 
 
 def conversation_of(body: ChatCompletionRequest) -> Chat:

@@ -31,8 +31,10 @@ from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.text_shape import Echo, TextShape
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
+from deeproot.runtime.structured.held import stops_of
 from deeproot.scheduler.messages import AddRequest
 
 
@@ -85,6 +87,7 @@ def _prepare(
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
     )
+    grammar = grammar_of(body, speech.grammars)
     requests: list[AddRequest] = []
     texts: list[OutputText] = []
     echoes: list[Echo] = []
@@ -100,6 +103,7 @@ def _prepare(
             defaults,
             fallback_seed=serving.seeds.getrandbits(64),
             prompt_field=field,
+            grammar=grammar,
         )
         if body.echo:
             text = one if isinstance(one, str) else tokenizer.decode(one)
@@ -107,7 +111,7 @@ def _prepare(
     for _ in requests:
         text_of = OutputText(
             tokenizer,
-            options.stop,
+            stops_of(grammar, options),
             continues_text=True,
             min_tokens=options.min_tokens,
             no_output=no_output,

@@ -16,6 +16,8 @@ from deeproot.runtime.sampling_options import (
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.schemas import GenerationRequest
 from deeproot.runtime.server.unsupported import refuse_unsupported
+from deeproot.runtime.structured.held import held_to
+from deeproot.runtime.structured.output_grammar import OutputGrammar
 from deeproot.scheduler.messages import AddRequest
 
 
@@ -69,12 +71,14 @@ def engine_requests(
     fallback_seed: int,
     prompt_field: str,
     max_tokens_field: str = "max_tokens",
+    grammar: OutputGrammar | None = None,
 ) -> list[AddRequest]:
     """Checked engine requests for one or more answers to a prompt. Raises OptionError, which names the field."""
     check_prompt_length(len(ids), defaults.max_model_len, prompt_field)
     sampling = resolve(
         options, defaults, num_prompt=len(ids), fallback_seed=fallback_seed, max_tokens_field=max_tokens_field
     )
+    sampling = held_to(grammar, sampling, options, defaults.end_token_ids)
     token_ids = ids.tobytes()
     return [
         AddRequest(rid, token_ids, one) for rid, one in zip(rids, choices(sampling, len(rids)), strict=True)

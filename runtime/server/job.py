@@ -79,6 +79,8 @@ class Job:
         events = text.feed(output)
         if text.wants_abort and not could_end:
             generation.abort(output.rid)
+        if output.invalid:
+            raise ApiError(400, output.error or "The request cannot be served.", code="invalid_request")
         if text.end is not None and text.end.reason == "error":
             raise ApiError(500, text.end.error or "The engine failed on this request.", code="engine_error")
         if text.end is not None and text.end.reason == "abort":

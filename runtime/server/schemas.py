@@ -15,6 +15,7 @@ MAX_TOOLS = 512
 MAX_PROMPTS = 128
 
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Choices = Annotated[list[str], Field(fail_fast=True)]
 
 
 class RequestModel(BaseModel):
@@ -86,6 +87,33 @@ class OwnOptions(RequestModel):
     """The id of an earlier answer with which to compare, for the explanation."""
 
 
+class JsonSchemaFormat(RequestModel):
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    """Makes no difference: a schema is always enforced."""
+
+
+class ResponseFormat(RequestModel):
+    """What the text of an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    """With json_object, as llama.cpp's server takes it."""
+
+
+class StructuredOutputsOptions(RequestModel):
+    """One of them, as vLLM takes it; see `runtime.structured.options`."""
+
+    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+
+
 class GenerationRequest(RequestModel):
     """What chat and text completions share.
 
@@ -116,6 +144,16 @@ class GenerationRequest(RequestModel):
     user: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Requests with different salts share no cached prefix."""
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputsOptions | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    ebnf: str | None = None
     deeproot: OwnOptions | None = None
 
 

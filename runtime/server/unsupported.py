@@ -13,7 +13,6 @@ _BOTH: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": _ONE,
     "prompt_logprobs": _NEVER,
     "use_beam_search": _OFF,
-    "response_format": ({"type": "text"},),
     "bad_words": ([],),
     "allowed_token_ids": _NEVER,
     "include_stop_str_in_output": _OFF,
@@ -22,15 +21,6 @@ _BOTH: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _NEVER,
     "truncate_prompt_tokens": _NEVER,
     "logits_processors": ([],),
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
-    "guided_choice": _NEVER,
-    "guided_grammar": _NEVER,
-    "structured_outputs": _NEVER,
-    "json_schema": _NEVER,
-    "regex": _NEVER,
-    "choice": _NEVER,
-    "ebnf": _NEVER,
     "prompt_embeds": _NEVER,
 }
 _CHAT: Mapping[str, tuple[Any, ...]] = {

@@ -164,6 +164,7 @@ def running_server(
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"
+        state.close()
 
 
 async def texts_of(engine: LoadedEngine) -> Texts:

@@ -85,14 +85,31 @@ WRONG_CHAT: list[tuple[dict[str, Any], str, str]] = [
     (chat_body("x", tools={}), "tools", "array"),
     (chat_body("x", tools=[{"type": "function"}]), "tools[0].function", "required"),
     (chat_body("x", tools=[{"type": "retrieval", "function": {"name": "f"}}]), "tools[0].type", "function"),
-    (chat_body("x", tools=[TOOL], tool_choice="required"), "tool_choice", "not supported yet"),
-    (chat_body("x", tools=[TOOL], tool_choice=TOOL), "tool_choice", "not supported yet"),
+    (chat_body("x", tools=[TOOL], tool_choice="any"), "tool_choice", "must be 'auto'"),
+    (chat_body("x", tool_choice="required"), "tool_choice", "give tools"),
+    (
+        chat_body("x", tools=[TOOL], tool_choice={"type": "function", "function": {"name": "g"}}),
+        "tool_choice",
+        "'g'",
+    ),
     (chat_body("x", chat_template_kwargs={"messages": []}), "chat_template_kwargs", "messages"),
     (chat_body("x", logprobs=3), "logprobs", "boolean"),
     (chat_body("x", top_logprobs=3), "top_logprobs", "set logprobs to true"),
     (chat_body("x", logprobs=True, top_logprobs=21), "top_logprobs", "between 0 and 20"),
     (chat_body("x", prompt_logprobs=1), "prompt_logprobs", "not supported"),
-    (chat_body("x", response_format={"type": "json_object"}), "response_format", "not supported"),
+    (chat_body("x", response_format={"type": "yaml"}), "response_format.type", "json_schema"),
+    (
+        chat_body("x", response_format={"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}),
+        "response_format.json_schema.schema",
+        "Invalid type: strin",
+    ),
+    (
+        chat_body("x", guided_regex="(", response_format={"type": "text"}),
+        "guided_regex",
+        "unclosed group",
+    ),
+    (chat_body("x", structured_outputs={"regex": "a", "choice": ["b"]}), "structured_outputs", "exactly one"),
+    (chat_body("x", guided_choice=["a"], ignore_eos=True), "ignore_eos", "leave it out"),
     (chat_body("x", functions=[{"name": "f"}]), "functions", "not supported"),
 ]
 WRONG_TEXT: list[tuple[dict[str, Any], str, str]] = [
@@ -112,6 +129,7 @@ WRONG_TEXT: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "x", "max_tokens": 0}, "max_tokens", "at least 1"),
     ({"prompt": "x", "best_of": 3}, "best_of", "leave best_of out"),
     ({"prompt": ["x", "y"], "n": 65}, "n", "at most 128"),
+    ({"prompt": "x", "structured_outputs": {"json": {"not": {}}}}, "structured_outputs", "Unimplemented"),
     ({"prompt": "x", "suffix": "y"}, "suffix", "not supported"),
 ]
 
