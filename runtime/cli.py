@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from deeproot import __version__
 from deeproot.runtime.config_file import expand_config
+from deeproot.runtime.explain.flags import add_explain
 from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
 from deeproot.runtime.measure_flags import add_measure
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
+    add_explain(commands)
     add_measure(commands)
     _add_models(commands)
     _add_completion(commands)
