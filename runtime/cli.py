@@ -95,6 +95,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        speculative_config=args.speculative_config,
         overlap=args.overlap,
         enforce_eager=args.enforce_eager,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,

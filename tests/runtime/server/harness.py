@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import httpx
+import numpy as np
 import uvicorn
 
 from deeproot.engine.batch import ForwardBatch, Sampled
@@ -65,7 +66,11 @@ class ScriptedForward:
             if seed in self._scripts:
                 start = self._starts.setdefault(seed, position)
                 tokens[i] = self._scripts[seed][position - start]
-        return Known(replace(sampled, token_ids=tokens))
+        logprobs, wanted = sampled.logprobs, batch.sampling.num_logprobs
+        if logprobs is not None and wanted is not None:
+            # The names of the scripted tokens; the values stay those of what the model had sampled.
+            logprobs = replace(logprobs, token_ids=tokens[wanted >= 0].astype(np.int64))
+        return Known(replace(sampled, token_ids=tokens, logprobs=logprobs))
 
 
 class SlowForward:
