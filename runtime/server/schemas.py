@@ -70,6 +70,8 @@ class FunctionDefinition(RequestModel):
 class Tool(RequestModel):
     type: Literal["function"] = "function"
     function: FunctionDefinition
+    defer_loading: bool | None = None
+    """Leave it out of the prompt until the model has searched for it."""
 
 
 class StreamOptions(RequestModel):

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
 from deeproot.runtime.chat.tokenizer import Int32Array
+from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.sampling_options import check_token_ids
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_routes import conversation_of, prompt_of
@@ -22,6 +23,7 @@ from deeproot.runtime.server.schemas import (
     TokenIds,
     Tool,
 )
+from deeproot.runtime.server.searching import arranged
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 
@@ -122,4 +124,5 @@ def _ids_of_chat(serving: Serving, body: TokenizeRequest) -> Int32Array:
     if body.add_generation_prompt is False:
         kwargs = {**chat.template_kwargs, "add_generation_prompt": False}
         chat = dataclasses.replace(chat, template_kwargs=kwargs)
-    return prompt_of(serving, chat_body, chat)[2].token_ids
+    shown, _ = arranged(serving, Tenant(), chat)
+    return prompt_of(serving, chat_body, shown)[2].token_ids
