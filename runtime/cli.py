@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from deeproot import __version__
 from deeproot.runtime.config_file import expand_config
+from deeproot.runtime.explain.flags import add_explain
 from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
 from deeproot.runtime.measure_flags import add_measure
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
+    add_explain(commands)
     add_measure(commands)
     _add_models(commands)
     _add_completion(commands)
@@ -93,6 +95,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        speculative_config=args.speculative_config,
         overlap=args.overlap,
         enforce_eager=args.enforce_eager,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,

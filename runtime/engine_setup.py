@@ -233,7 +233,13 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
         overlap = options.overlap == "on" or (
             options.overlap == "auto" and choose_device(options.device).type == "cuda"
         )
-        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, overlap)
+        return SchedulerConfig(
+            options.max_num_seqs,
+            options.max_num_batched_tokens,
+            max_model_len,
+            overlap,
+            options.speculative_config,
+        )
     except ValueError as error:
         raise SetupError(str(error)) from None
 

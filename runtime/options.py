@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from deeproot.scheduler.config import SpeculationConfig
+
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
@@ -58,6 +60,8 @@ class EngineOptions:
     """Tokens of prompt and output together; None: what the model and the KV pool allow."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
+    speculative_config: SpeculationConfig | None = None
+    """How tokens are guessed ahead; None: not at all."""
     overlap: Overlap = "auto"
     """Make the next step while one runs; auto: on a GPU."""
     enforce_eager: bool = False

@@ -5,7 +5,13 @@ from typing import Any
 from fastapi import Depends, FastAPI
 
 from deeproot import __version__
-from deeproot.runtime.server import chat_routes, completion_routes, explain_routes, service_routes
+from deeproot.runtime.server import (
+    chat_routes,
+    completion_routes,
+    explain_routes,
+    service_routes,
+    tokenize_routes,
+)
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
 from deeproot.runtime.server.errors import install_error_handlers
@@ -14,10 +20,19 @@ from deeproot.runtime.server.messages_api.errors import error_body
 from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
 from deeproot.runtime.server.responses_api import routes as responses_routes
 from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
-from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest
+from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest, RequestModel
 from deeproot.runtime.server.state import ServerState
+from deeproot.runtime.server.tokenize_routes import DetokenizeRequest, TokenizeRequest
 
-_BODIES = (ChatCompletionRequest, CompletionRequest, MessagesRequest, CountTokensRequest, ResponsesRequest)
+_BODIES: tuple[type[RequestModel], ...] = (
+    ChatCompletionRequest,
+    CompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
+    ResponsesRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 
 
 def create_app(state: ServerState) -> FastAPI:
@@ -33,6 +48,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(messages_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(responses_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(tokenize_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)
     return app

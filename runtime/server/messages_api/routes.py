@@ -17,6 +17,7 @@ from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
 from deeproot.runtime.server.messages_api.shape import MessagesShape
 from deeproot.runtime.server.messages_api.translate import translate
+from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
@@ -41,8 +42,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         name = check_model_name(body.model, state)
         message_id = new_id("msg")
         job = await asyncio.to_thread(_prepare, serving, request, body, message_id, started)
-        num_prompt = len(job.requests[0].token_ids) // 4
-        shape = MessagesShape(message_id, name, num_prompt)
+        shape = MessagesShape(message_id, name, job.num_prompt)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     @router.post("/count_tokens", openapi_extra=openapi_body(CountTokensRequest))
@@ -60,7 +60,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 def _prepare(
     serving: Serving, request: Request, body: MessagesRequest, message_id: str, started: float
-) -> Job:
+) -> Job | SearchingJob:
     translated = translate(body)
     try:
         check_common(translated.body, CHAT_UNSUPPORTED)
