@@ -98,9 +98,11 @@ class Compactor:
         self._known: _Known | None = None
 
     async def extend(self, log: EventLog, new: Sequence[NewEvent]) -> tuple[list[Event], Outcome]:
-        """Make room for events, then append them."""
+        """Make room for events, then append them; and look once more, since what they were taken for is an estimate."""
         outcome = await self.make_room(log, self.tokens_of(new))
-        return log.extend(new), outcome
+        events = log.extend(new)
+        after = await self.make_room(log)
+        return events, outcome if after.status is Status.FITS else after
 
     def tokens_of(self, new: Sequence[NewEvent]) -> int:
         """About how many tokens events will have once they are staged; not less than they will, filters aside."""
