@@ -22,6 +22,7 @@ from deeproot.runtime.chat.messages import (
     with_joined_content,
     with_parsed_arguments,
 )
+from deeproot.runtime.chat.open_end import cut_at_open_end, with_open_end
 from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
 
 _MODEL_WORDS = frozenset({"content", "reasoning_content", "reasoning", "thinking"})
@@ -129,10 +130,20 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **template_kwargs: Any,
     ) -> Rendering:
-        """The prompt before it is tokenised, for `guard`. TemplateError as in `render`."""
-        return self.guard.rendering(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+        """The prompt before it is tokenised, for `guard`. TemplateError as in `render`.
+
+        `continue_final_message`: end it inside the last message, so that the model goes on with that;
+        `add_generation_prompt` must be False then.
+        """
+        if not continue_final_message:
+            return self.guard.rendering(
+                self._renderer(messages, tools, add_generation_prompt, template_kwargs)
+            )
+        opened = with_open_end(messages)
+        return cut_at_open_end(self.guard.rendering(self._renderer(opened, tools, False, template_kwargs)))
 
     def _renderer(
         self,

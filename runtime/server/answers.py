@@ -59,7 +59,7 @@ async def _whole(state: ServerState, job: AnyJob, shape: Shape) -> object:
     async with aclosing(job.run(serving.client, state.metrics)) as batches:
         async for batch in batches:
             pieces += batch
-    return _explained(job, shape.whole(pieces, usage_of(pieces)))
+    return _explained(job, shape.whole(pieces, usage_of(pieces, job.choices)))
 
 
 async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerator[bytes, None]:
@@ -75,7 +75,7 @@ async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerat
                 if chunks:
                     begun = True
                     yield b"".join(map(framing.event, chunks))
-        chunks = shape.last_chunks(usage_of(ends), at_least_one=_carries(job))
+        chunks = shape.last_chunks(usage_of(ends, job.choices), at_least_one=_carries(job))
         if chunks:
             chunks[-1] = _explained(job, chunks[-1])
             yield b"".join(map(framing.event, chunks))
@@ -98,13 +98,14 @@ def _explained(job: AnyJob, body: object) -> object:
     return with_explanations(body, job.explaining.explanations)
 
 
-def usage_of(pieces: Sequence[Piece]) -> UsageInfo:
-    """The usage of all choices together."""
-    ends: list[OutputEnd] = [piece.end for piece in pieces if piece.end is not None]
-    prompt = sum(end.usage.prompt for end in ends)
-    output = sum(end.usage.output for end in ends)
-    cached = sum(end.usage.cached for end in ends)
-    reasoning = sum(end.reasoning_tokens for end in ends)
+def usage_of(pieces: Sequence[Piece], choices: int = 1) -> UsageInfo:
+    """The usage of all choices together; of `choices` in a row, which share a prompt, the prompt counts once."""
+    ends = [(piece.index, piece.end) for piece in pieces if piece.end is not None]
+    firsts: list[OutputEnd] = [end for index, end in ends if index % choices == 0]
+    prompt = sum(end.usage.prompt for end in firsts)
+    cached = sum(end.usage.cached for end in firsts)
+    output = sum(end.usage.output for _, end in ends)
+    reasoning = sum(end.reasoning_tokens for _, end in ends)
     return UsageInfo(
         prompt, output, prompt + output, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
     )

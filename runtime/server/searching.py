@@ -63,6 +63,15 @@ class SearchingJob:
         self._reasoning_tokens = 0
 
     @property
+    def choices(self) -> int:
+        return 1
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the first reply's prompt."""
+        return self._job.num_prompt
+
+    @property
     def explaining(self) -> Explaining | None:
         """Of the last reply."""
         return self._job.explaining

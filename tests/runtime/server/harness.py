@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import httpx
+import numpy as np
 import uvicorn
 
 from deeproot.engine.batch import ForwardBatch, Sampled
@@ -71,7 +72,11 @@ class ScriptedForward:
                     start = position
                 self._places[seed] = (start, position)
                 tokens[i] = self._scripts[seed][0][position - start]
-        return Known(replace(sampled, token_ids=tokens))
+        logprobs, wanted = sampled.logprobs, batch.sampling.num_logprobs
+        if logprobs is not None and wanted is not None:
+            # The names of the scripted tokens; the values stay those of what the model had sampled.
+            logprobs = replace(logprobs, token_ids=tokens[wanted >= 0].astype(np.int64))
+        return Known(replace(sampled, token_ids=tokens, logprobs=logprobs))
 
 
 class SlowForward:
@@ -165,6 +170,7 @@ def running_server(
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"
+        state.close()
 
 
 async def texts_of(engine: LoadedEngine) -> Texts:
