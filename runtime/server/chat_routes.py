@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -9,9 +10,10 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.search_memory import Searches, scope_of
 from deeproot.runtime.explain.history import Chat
 from deeproot.runtime.output_text import OutputText
-from deeproot.runtime.sampling_options import MAX_LOGPROBS, check_choices
+from deeproot.runtime.sampling_options import MAX_LOGPROBS, OptionError, check_choices
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_shape import ChatShape
@@ -25,12 +27,14 @@ from deeproot.runtime.server.generation_options import (
 )
 from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.schemas import ChatCompletionRequest
+from deeproot.runtime.server.searching import SearchingJob, arranged
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
 from deeproot.runtime.structured.held import stops_of
 from deeproot.runtime.structured.output_grammar import ToolUse
+from deeproot.scheduler.messages import Usage
 
 _TEMPLATE_ARGUMENTS = frozenset(
     {"self", "messages", "tools", "add_generation_prompt", "continue_final_message"}
@@ -73,16 +77,61 @@ def prepare_chat(
     started: float,
     *,
     endpoint: str = "chat",
-) -> Job:
+) -> Job | SearchingJob:
     """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics.
 
     Raises ApiError and OptionError. Slow on long conversations.
     """
+    sent = conversation_of(body)
+    chat, shelf = arranged(serving, asker.tenant, sent)
+    if shelf is None:
+        return _one_reply(serving, body, asker, chat, chat.tools, completion_id, started, endpoint)
+    if body.n not in (None, 1):
+        raise invalid("n must be 1 where tools are deferred: set it to 1, or defer none.", "n")
+    tools = (*shelf.shown, *shelf.deferred)
+    scope = scope_of(asker.tenant.namespace, sent.tools)
+
+    def follow(searches: Searches, used: Usage) -> Job | None:
+        left = _with_tokens_left(body, used.output)
+        if left is None:
+            return None
+        serving.searches.put(scope, sent.messages, searches)
+        longer = dataclasses.replace(chat, messages=[*chat.messages, *searches.messages])
+        rid = f"{completion_id}-{len(searches.messages)}"
+        try:
+            return _one_reply(serving, left, asker, longer, tools, rid, time.perf_counter(), endpoint)
+        except OptionError:
+            return None  # what was found leaves no room for the reply
+
+    first = _one_reply(serving, body, asker, chat, tools, completion_id, started, endpoint)
+    return SearchingJob(first, shelf, follow)
+
+
+def _with_tokens_left(body: ChatCompletionRequest, used: int) -> ChatCompletionRequest | None:
+    """The request with what is left of its limit on tokens; None if nothing is."""
+    limits = {
+        name: limit - used
+        for name in ("max_tokens", "max_completion_tokens")
+        if (limit := getattr(body, name)) is not None
+    }
+    return body.model_copy(update=limits) if all(limit > 0 for limit in limits.values()) else None
+
+
+def _one_reply(
+    serving: Serving,
+    body: ChatCompletionRequest,
+    asker: Asker,
+    chat: Chat,
+    tools: Sequence[Mapping[str, Any]],
+    rid: str,
+    started: float,
+    endpoint: str,
+) -> Job:
+    """One reply to `chat`, as the template gets it; `tools` are all that may be called."""
     speech = serving.speech
-    chat = conversation_of(body)
-    use = ToolUse(chat.tools, body.tool_choice, body.parallel_tool_calls is not False)
+    use = ToolUse(tools, body.tool_choice, body.parallel_tool_calls is not False)
     separate_reasoning = body.separate_reasoning is not False
-    continuation, rendered, prompt = prompt_of(serving, body, chat)
+    continuation, rendered, prompt = prompt_of(serving, body, chat, asker.tenant.namespace)
     grammar = grammar_of(body, speech.grammars, tools=use, prompt=rendered if separate_reasoning else None)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
@@ -90,7 +139,7 @@ def prepare_chat(
     options = sampling_options(body, max_tokens, logprobs=_num_logprobs(body))
     n = check_choices(body.n)
     requests = engine_requests(
-        [completion_id] if n == 1 else [f"{completion_id}-{i}" for i in range(n)],
+        [rid] if n == 1 else [f"{rid}-{i}" for i in range(n)],
         prompt.token_ids,
         options,
         speech.defaults,
@@ -157,7 +206,7 @@ def conversation_of(body: ChatCompletionRequest) -> Chat:
 
 
 def prompt_of(
-    serving: Serving, body: ChatCompletionRequest, chat: Chat
+    serving: Serving, body: ChatCompletionRequest, chat: Chat, namespace: bytes
 ) -> tuple[ChatContinuation, str, Prompt]:
     """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     try:
@@ -168,7 +217,8 @@ def prompt_of(
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
-    return continuation, rendering.text, continuation.prompt(rendering, exact=exact)
+    prompt = continuation.prompt(rendering, exact=exact, namespace=namespace)
+    return continuation, rendering.text, prompt
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:

@@ -47,6 +47,11 @@ class Job:
     """Requests in a row that share a prompt, which is counted once."""
     explaining: Explaining | None = None
 
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the first request's prompt."""
+        return len(self.requests[0].token_ids) // 4
+
     async def run(self, client: EngineClient, metrics: Metrics) -> AsyncGenerator[list[Piece], None]:
         """Submit, and yield what each step brings until every choice has ended.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from deeproot.runtime.chat.search_memory import SearchMemory
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
@@ -27,6 +28,7 @@ class Serving:
     """Source of the seeds of requests that bring none."""
     continuations: Continuations
     explainer: Explainer
+    searches: SearchMemory = field(default_factory=SearchMemory)
 
 
 @dataclass(slots=True)

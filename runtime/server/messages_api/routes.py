@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
@@ -17,8 +18,10 @@ from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
 from deeproot.runtime.server.messages_api.shape import MessagesShape
 from deeproot.runtime.server.messages_api.translate import translate
+from deeproot.runtime.server.searching import SearchingJob, arranged
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.tenants import tenant_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
 
 PREFIX = "/v1/messages"
@@ -41,18 +44,17 @@ def make_router(max_body_bytes: int) -> APIRouter:
         name = check_model_name(body.model, state)
         message_id = new_id("msg")
         job = await asyncio.to_thread(_prepare, serving, request, body, message_id, started)
-        num_prompt = len(job.requests[0].token_ids) // 4
-        shape = MessagesShape(message_id, name, num_prompt)
+        shape = MessagesShape(message_id, name, job.num_prompt)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     @router.post("/count_tokens", openapi_extra=openapi_body(CountTokensRequest))
     async def count_tokens(
-        state: State, body: Annotated[CountTokensRequest, Depends(read_count)]
+        request: Request, state: State, body: Annotated[CountTokensRequest, Depends(read_count)]
     ) -> Response:
         """How many tokens the prompt of such a request has."""
         serving = state.ready()
         check_model_name(body.model, state)
-        count = await asyncio.to_thread(_count, serving, body)
+        count = await asyncio.to_thread(_count, serving, body, tenant_of(request, None))
         return json_response({"input_tokens": count})
 
     return router
@@ -60,7 +62,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 def _prepare(
     serving: Serving, request: Request, body: MessagesRequest, message_id: str, started: float
-) -> Job:
+) -> Job | SearchingJob:
     translated = translate(body)
     try:
         check_common(translated.body, CHAT_UNSUPPORTED)
@@ -70,11 +72,11 @@ def _prepare(
         raise translated.located(as_api_error(error)) from None
 
 
-def _count(serving: Serving, body: CountTokensRequest) -> int:
+def _count(serving: Serving, body: CountTokensRequest, tenant: Tenant) -> int:
     translated = translate(body)
     try:
-        chat = conversation_of(translated.body)
-        _, _, prompt = prompt_of(serving, translated.body, chat)
+        chat, _ = arranged(serving, tenant, conversation_of(translated.body))
+        _, _, prompt = prompt_of(serving, translated.body, chat, tenant.namespace)
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
     return len(prompt.token_ids)

@@ -21,6 +21,7 @@ from deeproot.runtime.server.responses_api.output import Fields, new_item_id
 from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
 from deeproot.runtime.server.responses_api.shape import ResponsesShape
 from deeproot.runtime.server.responses_api.translate import input_items, translate
+from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
@@ -92,7 +93,7 @@ def _prepare(
     earlier: Sequence[Item],
     response_id: str,
     started: float,
-) -> Job:
+) -> Job | SearchingJob:
     translated = translate(body, earlier)
     try:
         check_common(translated.body, CHAT_UNSUPPORTED)
