@@ -145,9 +145,8 @@ def table(runs: Sequence[Run]) -> str:
             rate = statistics.median(run.decode_tokens_per_s for run in mine)
             said = "yes" if guessing else "no"
             last = mine[-1]
-            lines.append(
-                f"| {task} | {said} | {last.steps} | {last.drafted} | {last.accepted} | {rate:.1f} |"
-            )
+            figures = (last.steps, last.drafted, last.accepted, last.same_tokens, f"{rate:.1f}")
+            lines.append(f"| {task} | {said} | {' | '.join(map(str, figures))} |")
     return "\n".join(lines)
 
 
