@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_PATIENCE = 10.0
+"""Seconds that a killed process gets to be gone."""
+
 
 def run_child(
     command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None
@@ -35,7 +38,7 @@ def run_child(
             status = "ok" if process.returncode == 0 and out.is_file() else "failed"
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            said, _ = process.communicate()
+            said = _last_words(process)
             status = "time limit"
         report: dict[str, Any] = {"status": status, "seconds": round(time.monotonic() - started, 2)}
         if out.is_file():
@@ -43,3 +46,11 @@ def run_child(
         if status != "ok":
             report["error"] = said[-2000:]
     return report
+
+
+def _last_words(process: "subprocess.Popen[str]") -> str:
+    """What a killed process had said. One that hangs in the driver may not end even so: it is left behind then."""
+    try:
+        return process.communicate(timeout=_PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        return ""

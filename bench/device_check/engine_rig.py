@@ -23,6 +23,7 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
+from deeproot.engine.sampling_choice import choose_sampler
 from deeproot.engine.weights import DummyWeights
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.invariants import check_idle
@@ -82,7 +83,7 @@ class Rig:
         graphs = None
         if variant.graphs:
             graphs = DecodeGraphs(model, pool, attention, graph_sizes(max_seqs), device, CudaCapture())
-        self.runner = Runner(model, pool, attention, device, graphs)
+        self.runner = Runner(model, pool, attention, device, graphs, choose_sampler(device))
         started = time.perf_counter()
         self.runner.capture_graphs()
         self.capture_seconds = time.perf_counter() - started

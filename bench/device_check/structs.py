@@ -2,15 +2,19 @@
 
 import importlib.util
 import sys
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, field, replace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
 class PlainStruct:
     """What `msgspec.Struct` is to the scheduler's messages: a frozen record. It cannot be sent to another process."""
 
-    def __init_subclass__(cls, frozen: bool = False, kw_only: bool = False, tag: str | None = None) -> None:
+    def __init_subclass__(cls, frozen: bool = False, kw_only: bool = False, **encoding: object) -> None:
+        for name in cls.__annotations__:
+            default = cls.__dict__.get(name)
+            if isinstance(default, dict | list | set):  # empty, and anew for each record
+                setattr(cls, name, field(default_factory=type(default)))
         dataclass(frozen=frozen, kw_only=kw_only)(cls)
 
 
@@ -20,5 +24,6 @@ def ensure_structs() -> bool:
         return True
     module: Any = ModuleType("msgspec")
     module.Struct = PlainStruct
+    module.structs = SimpleNamespace(replace=replace)
     sys.modules["msgspec"] = module
     return False

@@ -1,6 +1,7 @@
 """Keeps a working set under its high water mark: one batch down to the low one, planned, audited, swapped in whole."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -98,8 +99,12 @@ class Compactor:
 
     def tokens_of(self, new: Sequence[NewEvent]) -> int:
         """About how many tokens events will have once they are staged; not less than they will, filters aside."""
-        texts = [e.payload if isinstance(e.payload, str) else payload_text(e.payload) for e in new]
-        return sum(self._working_set.tokens_of_result(text) for text in texts)
+        total = 0
+        for event in new:
+            text = event.payload if isinstance(event.payload, str) else payload_text(event.payload)
+            fields = (event.data or {}).get("message")
+            total += self._working_set.tokens_of_message(text, json.dumps(fields) if fields else "")
+        return total
 
     async def make_room(self, log: EventLog, incoming: int = 0) -> Outcome:
         """Look at the marks before `incoming` tokens are appended, and compact if they would reach the high one.
@@ -141,8 +146,9 @@ class Compactor:
             return context.fixed + placed + (sum(drop.tokens for drop in plan.drops) if counts_drops else 0)
 
         target = max(fixed, self.budget.low_tokens - incoming)
+        limit = max(fixed, self.budget.high_tokens - incoming)
         escrow = self._of(log).escrow
-        return Draft(staged, context, size_of, escrow, keep_turns=self._keep, target=target)
+        return Draft(staged, context, size_of, escrow, keep_turns=self._keep, target=target, limit=limit)
 
     def _of(self, log: EventLog) -> "_Known":
         if self._known is None or self._known.log is not log:

@@ -195,14 +195,28 @@ def test_the_table_says_what_is_wrong() -> None:
     assert table(hung)[-1].startswith("NOT all right")
 
 
-def test_the_scheduler_runs_without_msgspec() -> None:
+def test_torch_numpy_and_triton_are_enough() -> None:
+    """Without any other package that the project depends on, all parts are there and the scheduler runs."""
     code = """
+import importlib.metadata as metadata
 import importlib.util
+import re
+import sys
+needed = {re.match("[A-Za-z0-9_-]+", line)[0].lower() for line in metadata.requires("deeproot")}
+modules = metadata.packages_distributions().items()
+blocked = {name for name, owners in modules if {o.lower() for o in owners} & needed - {"deeproot", "torch", "numpy", "triton"}}
+assert "msgspec" in blocked and "torch" not in blocked
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
 real = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "msgspec" else real(name, *rest)
+importlib.util.find_spec = lambda name, *rest: None if name in blocked else real(name, *rest)
 from deeproot.bench.device_check.structs import ensure_structs
 assert not ensure_structs()
-import sys
+from deeproot.bench.device_check.parts import all_parts
+assert all_parts()
 from echo_model import EchoModel, make_pool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.config import SchedulerConfig
