@@ -182,3 +182,26 @@ def pad_decodes(batch: ForwardBatch, size: int, page: int, page_size: int) -> Fo
         cu_seqlens_q=np.arange(size + 1, dtype=np.int32),
         seq_lens=padded(batch.seq_lens, 1),
     )
+
+
+def one_sequence(token_ids: Int32Array, num_cached: int, pages: Int32Array, page_size: int) -> ForwardBatch:
+    """A batch of one sequence that computes all but its first `num_cached` tokens, with greedy logits of each."""
+    positions = np.arange(num_cached, len(token_ids), dtype=np.int64)
+    new = len(positions)
+    return ForwardBatch(
+        input_ids=token_ids[num_cached:],
+        positions=positions,
+        slot_mapping=pages[positions // page_size].astype(np.int64) * page_size + positions % page_size,
+        page_table=pages[None, : -(-len(token_ids) // page_size)],
+        cu_seqlens_q=np.array([0, new], dtype=np.int32),
+        seq_lens=np.array([len(token_ids)], dtype=np.int32),
+        logits_indices=np.arange(new, dtype=np.int64),
+        sampling=SamplingBatch(
+            temperature=np.zeros(new, np.float32),
+            top_k=np.zeros(new, np.int32),
+            top_p=np.ones(new, np.float32),
+            min_p=np.zeros(new, np.float32),
+            seeds=np.zeros(new, np.uint64),
+            positions=positions + 1,
+        ),
+    )

@@ -17,7 +17,8 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.weight_files import SafetensorsStore
-from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
+from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, TensorStore, WeightError
+from deeproot.engine.weights_fp8 import TiledFP8Store
 from deeproot.engine.weights_gguf import GGUFStore
 
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
@@ -119,10 +120,16 @@ def load_model(
     if path.is_dir() and load_format != "gguf":
         config = read_config(path, max_model_len)
         _check_dtype(config, kind)
-        weights = StoredWeights(SafetensorsStore(path), kind, device, progress)
+        weights = StoredWeights(_open_store(path, config), kind, device, progress)
         return LoadedModel(_build(config, weights, device), config, kind, device)
     wanted = {"auto": "a GGUF file or a folder of safetensors", "gguf": "a GGUF file"}
     raise WeightError(f"{path} is not {wanted.get(load_format, 'a folder of safetensors')}")
+
+
+def _open_store(path: Path, config: ModelConfig) -> TensorStore:
+    if config.weight_tile is None:
+        return SafetensorsStore(path)
+    return TiledFP8Store(SafetensorsStore(path, fp8=True), config.weight_tile)
 
 
 def make_attention(

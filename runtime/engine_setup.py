@@ -19,6 +19,7 @@ from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.loading import LoadedModel, load_model, make_attention
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
+from deeproot.engine.sampling_choice import choose_sampler
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.memory import available_memory
 from deeproot.runtime.options import DeviceName, EngineOptions, SetupError, check_files, format_bytes
@@ -184,7 +185,7 @@ def _make_runner(
     if device.type == "cuda" and not options.enforce_eager:
         sizes = graph_sizes(options.max_num_seqs)
         graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
-    runner = Runner(loaded.model, pool, attention, device, graphs)
+    runner = Runner(loaded.model, pool, attention, device, graphs, choose_sampler(device))
     if graphs is not None:
         runner.capture_graphs()
         logger.info("CUDA graphs of decode batches: %d", len(graphs))
@@ -232,7 +233,13 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
         overlap = options.overlap == "on" or (
             options.overlap == "auto" and choose_device(options.device).type == "cuda"
         )
-        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, overlap)
+        return SchedulerConfig(
+            options.max_num_seqs,
+            options.max_num_batched_tokens,
+            max_model_len,
+            overlap,
+            options.speculative_config,
+        )
     except ValueError as error:
         raise SetupError(str(error)) from None
 
@@ -243,7 +250,7 @@ def _warm_up(scheduler: Scheduler) -> None:
     if num_tokens < 1:
         return
     ids = np.zeros(num_tokens, dtype=np.int32).tobytes()
-    scheduler.add(AddRequest("warm-up", ids, SamplingParams(max_tokens=2, temperature=0.0, seed=0)))
+    scheduler.add(AddRequest("warm-up", ids, SamplingParams(max_tokens=2, temperature=1.0, seed=0)))
     errors = []
     while scheduler.has_work:
         errors += [output.error for output in scheduler.step() if output.error is not None]

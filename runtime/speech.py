@@ -66,15 +66,12 @@ def load_texts(options: EngineOptions) -> Texts:
 def make_speech(texts: Texts, info: EngineInfo) -> Speech:
     """Join what the files say with what the engine was loaded with."""
     said = texts.assets.generation
-    if said.repetition_penalty not in (None, 1.0):
-        logger.warning(
-            "the model asks for a repetition penalty of %g, which is not applied", said.repetition_penalty
-        )
     defaults = SamplingDefaults(
         temperature=1.0 if said.temperature is None else said.temperature,
         top_p=said.top_p or 1.0,
         top_k=said.top_k or 0,
         min_p=said.min_p or 0.0,
+        repetition_penalty=said.repetition_penalty or 1.0,
         max_new_tokens=said.max_new_tokens,
         end_token_ids=tuple(sorted(texts.assets.end_token_ids)),
         vocab_size=info.vocab_size,

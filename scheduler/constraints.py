@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from deeproot.engine.batch import Int32Array, Int64Array, TokenMask
 from deeproot.engine.grammar import GrammarBackend, GrammarError, mask_width
@@ -59,7 +59,7 @@ class Constraints:
 
     def compile(self, grammar: str, on_done: Callable[[], None]) -> "PendingConstraint":
         """Start compiling, or find it compiled. `on_done` is called from some thread, or at once."""
-        key = blake3(grammar.encode("utf-8", "surrogatepass")).digest()
+        key = sha256(grammar.encode("utf-8", "surrogatepass")).digest()
         future = self._compiled.get(key)
         if future is None:
             future = self._compiled[key] = self._compilers.submit(self._compile, grammar)

@@ -44,7 +44,7 @@ class Side:
     """Whether the sequence ends before the stretch does."""
     origin: Origin | None
     messages: Sequence[Mapping[str, Any]]
-    """With the reply as the last, where the place is in or behind it."""
+    """Of the old side with the reply as the last."""
     tools: Sequence[Mapping[str, Any]]
     is_chat: bool
 
@@ -188,7 +188,9 @@ def _comes_again(old: Side, new: Side) -> bool:
     i, j = new.index, old.index
     if i is not None and j is not None:
         later = [_essence(message) for message in new.messages[i + 1 :]]
-        if any(_essence(message) in later for message in old.messages[j + 1 :]):
+        same = [text for message in old.messages[j + 1 :] if (text := _essence(message)) in later]
+        # One short message may be the same in any two conversations.
+        if len(same) > 1 or sum(len(content) for _, content, _ in same) >= 2 * _SAME_AGAIN:
             return True
     behind, other = old.text[old.at : old.at + _LOOKED_AT], new.text[new.at : new.at + _LOOKED_AT]
     step = _SAME_AGAIN // 2
@@ -203,7 +205,7 @@ def _shows(words: str, text: str) -> bool:
     return words in text or _squeezed(words) in _squeezed(text)
 
 
-def _essence(message: Mapping[str, Any]) -> Any:
+def _essence(message: Mapping[str, Any]) -> tuple[Any, str, str]:
     """What of a message counts when whole messages are compared."""
     content = message.get("content") or ""
     if isinstance(content, list):

@@ -205,11 +205,12 @@ class Explainer:
             ids[: old.num_prompt], np.array(sorted(self._tokenizer.special_ids), dtype=np.int32)
         )
         opening = int(np.flatnonzero(special)[-1]) + 1 if special.any() else old.num_prompt
-        if old.chat is None or at < opening or (at < old.num_prompt and spot.origin is not None):
-            return _side(old.chat, place, spot.origin)
+        if old.chat is None:
+            return _side(None, place, None)
         text = self._tokenizer.decode(ids[old.num_prompt :].tolist())
         messages = [*old.chat.messages, {"role": "assistant", "content": text}]
-        origin = Origin(len(messages) - 1, "content")
+        in_prompt = at < opening or (at < old.num_prompt and spot.origin is not None)
+        origin = spot.origin if in_prompt else Origin(len(messages) - 1, "content")
         return Side(place.text, place.offset, place.cut, origin, messages, old.chat.tools, is_chat=True)
 
     def _around(self, ids: Int32Array, at: int) -> str:

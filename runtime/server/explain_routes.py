@@ -2,29 +2,31 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
-from deeproot.runtime.server.errors import ApiError
+from deeproot.runtime.server.errors import ApiError, invalid
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.state import ServerState, state_of
 from deeproot.runtime.server.tenants import tenant_of
 
 router = APIRouter(prefix="/v1")
 
+_MAX_LISTED = 1000
+
 State = Annotated[ServerState, Depends(state_of)]
 
 
 @router.get("/explanations")
-async def list_explanations(
-    request: Request, state: State, limit: Annotated[int, Query(ge=1, le=1000)] = 20
-) -> Response:
+async def list_explanations(request: Request, state: State, limit: str = "20") -> Response:
     """The explanations of the caller's latest requests, newest first."""
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= _MAX_LISTED:
+        raise invalid(f"limit is {limit!r}: give a number from 1 to {_MAX_LISTED}.", "limit")
     owner = tenant_of(request, None).owner
     kept = state.ready().explainer.latest()
-    return json_response({"data": [found for tenant, found in kept if tenant.owner == owner][:limit]})
+    return json_response({"data": [found for tenant, found in kept if tenant.owner == owner][: int(limit)]})
 
 
-@router.get("/explanations/{rid}")
+@router.get("/explanations/{rid:path}")
 async def one_explanation(rid: str, request: Request, state: State) -> Response:
     found = state.ready().explainer.get(rid)
     # Nothing tells a request of somebody else's from one that never was.

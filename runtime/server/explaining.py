@@ -113,6 +113,8 @@ class Explaining:
 
 def with_explanations(body: object, explanations: tuple[Explanation, ...]) -> object:
     """The body of an answer, or a chunk, with the explanations in it."""
+    if isinstance(body, dict):
+        return {**body, "deeproot": OwnAnswer(explanations)}
     if not isinstance(body, ChatCompletion | ChatCompletionChunk | TextCompletion):
         return body
     own: Any = OwnAnswer(explanations)

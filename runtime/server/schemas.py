@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from deeproot.runtime.sampling_options import MAX_LOGIT_BIAS
+
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 MAX_PROMPTS = 128
@@ -68,6 +70,8 @@ class FunctionDefinition(RequestModel):
 class Tool(RequestModel):
     type: Literal["function"] = "function"
     function: FunctionDefinition
+    defer_loading: bool | None = None
+    """Leave it out of the prompt until the model has searched for it."""
 
 
 class StreamOptions(RequestModel):
@@ -132,7 +136,13 @@ class GenerationRequest(RequestModel):
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
     n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
+    """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Requests with different salts share no cached prefix."""
@@ -154,6 +164,11 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    """Go on with the last message instead of answering it."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -172,3 +187,7 @@ class CompletionRequest(GenerationRequest):
         | Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True)]
         | Annotated[list[TokenIds], Field(max_length=MAX_PROMPTS, fail_fast=True)]
     )
+    logprobs: int | None = None
+    echo: bool | None = None
+    """Begin the text with the prompt."""
+    best_of: int | None = None

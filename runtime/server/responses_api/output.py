@@ -1,0 +1,67 @@
+"""The items of a reply, as the Responses API writes them."""
+
+from typing import Any
+from uuid import uuid4
+
+from deeproot.runtime.server.reply_blocks import ReplyBlock
+
+Fields = dict[str, Any]
+
+_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
+
+
+class ItemIds:
+    """Gives each block of a reply an id, the same whenever it is asked."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, str] = {}
+
+    def of(self, block: ReplyBlock) -> str:
+        return self._ids.setdefault(block.index, new_item_id(_PREFIXES[block.kind]))
+
+
+def new_item_id(prefix: str) -> str:
+    """`msg_…`"""
+    return f"{prefix}_{uuid4().hex}"
+
+
+def output_item(block: ReplyBlock, item_id: str, status: str) -> Fields:
+    """`status`: `in_progress`, where text and arguments are still empty, `completed` or `incomplete`."""
+    begun = status != "in_progress"
+    match block.kind:
+        case "reasoning":
+            content = [output_part(block)] if begun else []
+            return {
+                "id": item_id,
+                "type": "reasoning",
+                "summary": [],
+                "content": content,
+                "encrypted_content": None,
+                "status": status,
+            }
+        case "text":
+            content = [output_part(block)] if begun else []
+            return {
+                "id": item_id,
+                "type": "message",
+                "role": "assistant",
+                "status": status,
+                "content": content,
+            }
+        case "call":
+            return {
+                "id": item_id,
+                "type": "function_call",
+                "call_id": block.call_id,
+                "name": block.name,
+                "arguments": (block.text or "{}") if begun else "",
+                "status": status,
+            }
+
+
+def output_part(block: ReplyBlock, *, empty: bool = False) -> Fields:
+    """The only part of a message or of reasoning."""
+    text = "" if empty else block.text
+    if block.kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
