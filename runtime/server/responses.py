@@ -6,11 +6,22 @@ from msgspec import UNSET, UnsetType
 from deeproot.runtime.explain.report import Explanation
 
 
+class AppliedEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a conversation was cleared, on request."""
+
+    type: str
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+    recomputed_input_tokens: int
+    """What clearing costs in this turn: tokens behind the first change, which no cache can hold."""
+
+
 class OwnAnswer(msgspec.Struct, frozen=True):
     """What no other server says; stands under `deeproot`."""
 
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[Explanation, ...] | UnsetType = UNSET
     """One a prompt."""
+    applied_edits: tuple[AppliedEdit, ...] | UnsetType = UNSET
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):

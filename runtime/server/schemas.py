@@ -89,6 +89,36 @@ class OwnOptions(RequestModel):
     """The id of an earlier answer with which to compare, for the explanation."""
 
 
+class Amount(RequestModel):
+    type: Literal["input_tokens", "tool_uses"]
+    value: Annotated[int, Field(ge=0)]
+
+
+class Tokens(RequestModel):
+    type: Literal["input_tokens"] = "input_tokens"
+    value: Annotated[int, Field(ge=0)]
+
+
+class Uses(RequestModel):
+    type: Literal["tool_uses"] = "tool_uses"
+    value: Annotated[int, Field(ge=0)]
+
+
+class ContextEdit(RequestModel):
+    """Clearing of old tool results, as Anthropic's API has it; see `runtime.chat.clearing`."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: Amount | None = None
+    keep: Uses | None = None
+    clear_at_least: Tokens | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | None = None
+
+
+class ContextManagement(RequestModel):
+    edits: Annotated[list[ContextEdit], Field(max_length=1)] = []
+
+
 class JsonSchemaFormat(RequestModel):
     name: str | None = None
     description: str | None = None
@@ -176,6 +206,7 @@ class ChatCompletionRequest(GenerationRequest):
     separate_reasoning: bool | None = None
     """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
+    context_management: ContextManagement | None = None
 
 
 class CompletionRequest(GenerationRequest):
