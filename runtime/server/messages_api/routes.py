@@ -6,10 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
-from deeproot.runtime.server.chat_routes import conversation_of, prepare_chat, prompt_of
+from deeproot.runtime.server.chat_routes import (
+    conversation_of,
+    prepare_chat,
+    prompt_of,
+    shown_conversation,
+)
 from deeproot.runtime.server.errors import ApiError, as_api_error
 from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common, new_id
@@ -73,7 +79,8 @@ def _prepare(
 def _count(serving: Serving, body: CountTokensRequest) -> int:
     translated = translate(body)
     try:
-        chat = conversation_of(translated.body)
+        sent = conversation_of(translated.body)
+        chat, _, _ = shown_conversation(serving, Tenant(), translated.body, sent)
         _, _, prompt = prompt_of(serving, translated.body, chat)
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
