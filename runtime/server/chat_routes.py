@@ -1,9 +1,10 @@
 """`POST /v1/chat/completions`."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -117,6 +118,9 @@ def shown_conversation(
 ) -> tuple[Chat, ToolShelf | None, tuple[AppliedEdit, ...] | None]:
     """What the template gets of the conversation that was sent: with searches for deferred tools, without what is to be
     cleared. Then the tools, if some are deferred, and what was cleared. Raises ApiError."""
+    # Errors have to name messages as they were sent.
+    with _template_errors():
+        serving.speech.require_template().check(sent.messages, with_tools=bool(sent.tools))
     chat, shelf = arranged(serving, tenant, sent)
     chat, applied = edited(chat, body.context_management, serving.speech.assets.tokenizer)
     return chat, shelf, applied
@@ -224,15 +228,22 @@ def prompt_of(
     serving: Serving, body: ChatCompletionRequest, chat: Chat
 ) -> tuple[ChatContinuation, str, Prompt]:
     """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
-    try:
+    with _template_errors():
         template = serving.speech.require_template()
         rendering = template.rendering(chat.messages, chat.tools, **chat.template_kwargs)
-    except TemplateError as error:
-        raise invalid(_sentence(error), _field_of(error)) from None
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
     return continuation, rendering.text, continuation.prompt(rendering, exact=exact)
+
+
+@contextlib.contextmanager
+def _template_errors() -> Iterator[None]:
+    """What a template refuses is a 400."""
+    try:
+        yield
+    except TemplateError as error:
+        raise invalid(_sentence(error), _field_of(error)) from None
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:
