@@ -13,7 +13,7 @@ _SCALE = "_scale_inv"
 
 
 class TiledFP8Store:
-    """See TensorStore: a store with scales, as one without. Weights that are not e4m3 pass as they are."""
+    """See ScaledStore: a store with scales, as one without. Weights that are not e4m3 pass as they are."""
 
     def __init__(self, store: TensorStore, tile: WeightTile) -> None:
         """Raises WeightError, which names the tensor, for scales that do not fit their weight."""
@@ -43,6 +43,11 @@ class TiledFP8Store:
         if tensor.dtype == FP8:
             raise WeightError(f"tensor {name!r} is e4m3 but {name + _SCALE!r} is missing")
         return tensor
+
+    def read_scaled(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if name not in self._scaled:
+            return None
+        return self._store.read(name), self._store.read(name + _SCALE)
 
 
 def dequantise(weight: torch.Tensor, scales: torch.Tensor, tile: WeightTile) -> torch.Tensor:

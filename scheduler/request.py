@@ -77,6 +77,17 @@ class Request:
     def ids(self) -> Int32Array:
         return np.frombuffer(self.token_ids, dtype=np.int32)
 
+    def why_impossible(self, max_model_len: int) -> str | None:
+        """Why the request can never run; None if it can."""
+        if self.num_prompt == 0:
+            return "the prompt is empty: send at least one token"
+        if self.num_prompt >= max_model_len:
+            most = max_model_len - 1
+            return (
+                f"the prompt has {self.num_prompt} tokens, the server takes at most {most} and one of output"
+            )
+        return None
+
     def account_run(self, num_computed: int) -> None:
         """Book the tokens of a run that ends with `num_computed` of them computed."""
         self.num_recomputed += max(0, min(self.high_water, num_computed) - self.start)

@@ -30,7 +30,7 @@ from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
-from deeproot.scheduler.table import Appended, RunningTable
+from deeproot.scheduler.table import RunningTable
 
 
 class Scheduler:
@@ -72,9 +72,7 @@ class Scheduler:
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
         self._holdings = Holdings(cache, pool, self.table, self.flights)
-        self._speculation = (
-            None if config.speculation is None else Speculation(config.speculation, self.table)
-        )
+        self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
         """Take a request; one that can never run is answered with an error by the next step.
@@ -84,7 +82,7 @@ class Scheduler:
         if message.rid in self._limits:
             raise ValueError(f"a request {message.rid!r} is running already")
         request = Request.from_message(message)
-        error = self._why_impossible(request)
+        error = request.why_impossible(self.config.max_model_len)
         if error is not None:
             self._refuse(request, error)
             return
@@ -166,7 +164,9 @@ class Scheduler:
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
-        num_drafted = self._draft(rows, extend)
+        num_drafted = self._speculation.draft(
+            rows, extend, self.config.max_num_batched_tokens, self._holdings.num_available
+        )
         if num_drafted is not None:
             extend = extend + num_drafted
             missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend)
@@ -178,16 +178,6 @@ class Scheduler:
         step = Step(rows, extend, sampling_rows, batch, num_drafted)
         self.table.expect(step)
         return step
-
-    def _draft(self, rows: Int64Array, extend: Int64Array) -> Int64Array | None:
-        """How many tokens are guessed ahead for each row: None, or as many as budget and free pages allow."""
-        if self._speculation is None:
-            return None
-        counts = self._speculation.draft(rows, self.config.max_num_batched_tokens - int(extend.sum()))
-        if counts is None:
-            return None
-        missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend + counts)
-        return counts if missing.sum() <= self._holdings.num_available else None
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
@@ -226,7 +216,7 @@ class Scheduler:
         for row in landed.rows[landed.certain > 1].tolist():
             self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
-        appended = self._append(landed)
+        appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
         errors = errors_of(table.constraints, landed.sampling_rows)
@@ -244,16 +234,6 @@ class Scheduler:
         if self._constraints is not None and table.constraints:
             self._constraints.follow(table.constraints, appended.rows, new)
         return outputs + new
-
-    def _append(self, landed: Landed) -> Appended:
-        if self._speculation is None or landed.num_drafted is None or not len(landed.num_drafted):
-            return self.table.append_tokens(landed.sampling_rows, landed.token_ids)
-        self.counters.drafted += int(landed.num_drafted.sum())
-        appended, num_accepted = self._speculation.append(
-            landed.sampling_rows, landed.num_drafted, landed.token_ids
-        )
-        self.counters.accepted += num_accepted
-        return appended
 
     def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
         return ~np.isin(rows, [request.row for request in self.leaving])
@@ -291,8 +271,7 @@ class Scheduler:
             if request is None:
                 break
             admitted = True
-            if self._speculation is not None:
-                self._speculation.start(request.row)
+            self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
             budget -= request.num_tokens - request.start
@@ -343,11 +322,3 @@ class Scheduler:
     ) -> TokenOutput:
         del self._limits[request.rid]
         return request.finished(reason, last, num_tokens)
-
-    def _why_impossible(self, request: Request) -> str | None:
-        longest = self.config.max_model_len
-        if request.num_prompt == 0:
-            return "the prompt is empty: send at least one token"
-        if request.num_prompt >= longest:
-            return f"the prompt has {request.num_prompt} tokens, the server takes at most {longest - 1} and one of output"
-        return None

@@ -1,7 +1,6 @@
 """The running requests in arrays, so that a step's bookkeeping costs per step and not per request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,28 +15,12 @@ from deeproot.engine.batch import (
 )
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraint, mask_of
-from deeproot.scheduler.flight import Step
+from deeproot.scheduler.flight import Appended, Step
 from deeproot.scheduler.logit_rows import count_up, edits_of, prompt_rows
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.row_edits import RowEdits, has_edits, needs_last_token
 
 _NO_TOKEN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What a step's `N` sampled tokens became: `A` of them were appended to `R` rows."""
-
-    rows: Int64Array
-    """`[A]` the row of each."""
-    last: Int64Array
-    """`[R]` which of the `A` is the row's last."""
-    stopped: NDArray[np.bool_]
-    """`[R]` whether that is one of the row's stop ids."""
-    full: NDArray[np.bool_]
-    """`[R]` whether the row has reached its limit."""
-    kept: NDArray[np.bool_] | None = None
-    """`[N]` which were appended; None: all."""
 
 
 class RunningTable:

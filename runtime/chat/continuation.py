@@ -77,11 +77,11 @@ class ChatContinuation:
         self._openings: tuple[str, ...] = ()
         """How prompts have ended, from their last control token on, newest first: after these a reply may stand."""
 
-    def prompt(self, rendering: Rendering, *, exact: bool = False) -> Prompt:
+    def prompt(self, rendering: Rendering, *, exact: bool = False, namespace: bytes = b"") -> Prompt:
         """The ids of a conversation, with remembered replies in it. `exact`: only replies that came back to the
-        letter."""
+        letter. `namespace`: replies of other namespaces are not known."""
         spans = self._guard.spans(rendering)
-        seen = hashlib.blake2b(b"chat", digest_size=16)
+        seen = hashlib.blake2b(b"chat" + namespace, digest_size=16)
         found, hashed, done = [], 0, 0
         for start in self._starts(spans):
             if start < hashed:

@@ -29,9 +29,9 @@ class TextContinuation:
         self._lengths: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         """Lengths of remembered prompts by how they begin, newest first."""
 
-    def prompt(self, text: str) -> Prompt:
-        """The ids of a plain prompt, with remembered outputs in it."""
-        seen, hashed, done = hashlib.blake2b(b"text", digest_size=16), 0, 0
+    def prompt(self, text: str, namespace: bytes = b"") -> Prompt:
+        """The ids of a plain prompt, with remembered outputs of the same namespace in it."""
+        seen, hashed, done = hashlib.blake2b(b"text" + namespace, digest_size=16), 0, 0
         ids, saved, first_other = np.empty(0, np.int32), 0, None
         lengths = {*self._lengths.get(text[:_HEAD], ()), *self._lengths.get("", ())}
         for start in sorted(length for length in lengths if length <= len(text)):

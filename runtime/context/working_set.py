@@ -30,8 +30,8 @@ from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
 
 GENERATION_PROMPT = "generation_prompt"
 _USUAL_OVERHEAD = 8
-_ENVELOPE = 60
-"""Tokens of an envelope's tags and attributes, about."""
+_ENVELOPE = 120
+"""Tokens of an envelope's tags and attributes, rather more than they are."""
 
 
 @dataclass(frozen=True, slots=True)

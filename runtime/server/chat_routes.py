@@ -150,7 +150,7 @@ def _one_reply(
     speech = serving.speech
     use = ToolUse(tools, body.tool_choice, body.parallel_tool_calls is not False)
     separate_reasoning = body.separate_reasoning is not False
-    continuation, rendered, prompt = prompt_of(serving, body, chat)
+    continuation, rendered, prompt = prompt_of(serving, body, chat, asker.tenant.namespace)
     grammar = grammar_of(body, speech.grammars, tools=use, prompt=rendered if separate_reasoning else None)
     max_tokens, field = body.max_completion_tokens, "max_completion_tokens"
     if max_tokens is None:
@@ -225,7 +225,7 @@ def conversation_of(body: ChatCompletionRequest) -> Chat:
 
 
 def prompt_of(
-    serving: Serving, body: ChatCompletionRequest, chat: Chat
+    serving: Serving, body: ChatCompletionRequest, chat: Chat, namespace: bytes
 ) -> tuple[ChatContinuation, str, Prompt]:
     """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
     with _template_errors():
@@ -234,7 +234,8 @@ def prompt_of(
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
-    return continuation, rendering.text, continuation.prompt(rendering, exact=exact)
+    prompt = continuation.prompt(rendering, exact=exact, namespace=namespace)
+    return continuation, rendering.text, prompt
 
 
 @contextlib.contextmanager

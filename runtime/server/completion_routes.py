@@ -94,7 +94,7 @@ def _prepare(
     prompts: list[Prompt] = []
     for i, one in enumerate(given):
         field = "prompt" if len(given) == 1 else f"prompt[{i}]"
-        prompt = _prompt(serving, one, field)
+        prompt = _prompt(serving, one, field, asker.tenant.namespace)
         prompts.append(prompt)
         requests += engine_requests(
             [f"{completion_id}-{i * n + k}" for k in range(n)],
@@ -158,8 +158,8 @@ def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
     return prompt
 
 
-def _prompt(serving: Serving, prompt: str | list[int], field: str) -> Prompt:
+def _prompt(serving: Serving, prompt: str | list[int], field: str, namespace: bytes) -> Prompt:
     if isinstance(prompt, str):
-        return serving.continuations.text.prompt(prompt)
+        return serving.continuations.text.prompt(prompt, namespace)
     check_token_ids(prompt, serving.speech.defaults.vocab_size, field)
     return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")

@@ -25,6 +25,7 @@ from deeproot.runtime.server.schemas import (
 )
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.tenants import tenant_of
 
 
 class TokenizeRequest(RequestModel):
@@ -76,7 +77,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         """The tokens that a completion of this prompt or conversation would begin with."""
         serving = state.ready()
         check_model_name(body.model, state)
-        return json_response(await asyncio.to_thread(_tokenized, serving, body))
+        return json_response(await asyncio.to_thread(_tokenized, serving, body, tenant_of(request, None)))
 
     @router.post("/detokenize", openapi_extra=openapi_body(DetokenizeRequest))
     async def detokenize(
@@ -96,10 +97,11 @@ def make_router(max_body_bytes: int) -> APIRouter:
     return router
 
 
-def _tokenized(serving: Serving, body: TokenizeRequest) -> Tokenized:
+def _tokenized(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Tokenized:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("Give either prompt or messages.", "prompt")
-    ids = _ids_of_chat(serving, body) if body.messages is not None else _ids_of_text(serving, body)
+    ids_of = _ids_of_text if body.messages is None else _ids_of_chat
+    ids = ids_of(serving, body, tenant)
     tokens, tokenizer = ids.tolist(), serving.speech.assets.tokenizer
     strings = None
     if body.return_token_strs:
@@ -107,14 +109,14 @@ def _tokenized(serving: Serving, body: TokenizeRequest) -> Tokenized:
     return Tokenized(len(tokens), serving.speech.defaults.max_model_len, tokens, strings)
 
 
-def _ids_of_text(serving: Serving, body: TokenizeRequest) -> Int32Array:
+def _ids_of_text(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Int32Array:
     tokenizer, text = serving.speech.assets.tokenizer, body.prompt or ""
     if body.add_special_tokens is False:
         return tokenizer.encode(text, parse_special=True)
-    return serving.continuations.text.prompt(text).token_ids
+    return serving.continuations.text.prompt(text, namespace=tenant.namespace).token_ids
 
 
-def _ids_of_chat(serving: Serving, body: TokenizeRequest) -> Int32Array:
+def _ids_of_chat(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Int32Array:
     assert body.messages is not None, "the caller has looked"
     chat_body = ChatCompletionRequest(
         messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
@@ -123,5 +125,5 @@ def _ids_of_chat(serving: Serving, body: TokenizeRequest) -> Int32Array:
     if body.add_generation_prompt is False:
         kwargs = {**chat.template_kwargs, "add_generation_prompt": False}
         chat = dataclasses.replace(chat, template_kwargs=kwargs)
-    shown, _, _ = shown_conversation(serving, Tenant(), chat_body, chat)
-    return prompt_of(serving, chat_body, shown)[2].token_ids
+    shown, _, _ = shown_conversation(serving, tenant, chat_body, chat)
+    return prompt_of(serving, chat_body, shown, tenant.namespace)[2].token_ids

@@ -11,9 +11,12 @@ from tests.engine.batches import Chunk, make_batch
 from tests.engine.hf import hf_logits, make_runner, relative_error, tiny_llama
 
 from deeproot.engine.kv_pool import FP8
-from deeproot.engine.loading import load_model
-from deeproot.engine.weights import WeightError
-from deeproot.engine.weights_fp8 import dequantise
+from deeproot.engine.layers import Linear
+from deeproot.engine.loading import load_model, read_config
+from deeproot.engine.models.llama import LlamaForCausalLM as Llama
+from deeproot.engine.weight_files import SafetensorsStore
+from deeproot.engine.weights import StoredWeights, WeightError
+from deeproot.engine.weights_fp8 import TiledFP8Store, dequantise
 
 IDS = list(range(1, 40))
 Q = "model.layers.1.self_attn.q_proj.weight"
@@ -41,9 +44,11 @@ def one_by_one(kept: torch.Tensor, scales: torch.Tensor, tile: tuple[int, int]) 
     return out
 
 
-def make_checkpoint(folder: Path, tile: tuple[int, int], **settings: Any) -> dict[str, torch.Tensor]:
+def make_checkpoint(
+    folder: Path, tile: tuple[int, int], model: dict[str, Any] | None = None
+) -> dict[str, torch.Tensor]:
     """A tiny Llama whose linear weights but the head are quantised. Returns these in float64 as they should be read."""
-    tiny_llama(folder)
+    tiny_llama(folder, **(model or {}))
     tensors = load_file(folder / "model.safetensors")
     wanted: dict[str, torch.Tensor] = {}
     for name in [name for name in tensors if name.endswith("_proj.weight")]:
@@ -58,7 +63,6 @@ def make_checkpoint(folder: Path, tile: tuple[int, int], **settings: Any) -> dic
         "activation_scheme": "dynamic",
         "weight_block_size": list(tile),
         "modules_to_not_convert": ["lm_head"],
-        **settings,
     }
     path.write_text(json.dumps(config))
     return wanted
@@ -130,3 +134,38 @@ def test_e4m3_in_a_folder_that_does_not_say_so_is_refused(tmp_path: Path) -> Non
     path.write_text(json.dumps(config))
     with pytest.raises(WeightError, match="dtype F8_E4M3"):
         load_model(tmp_path)
+
+
+def test_weights_for_fp8_products_are_taken_as_they_are(tmp_path: Path) -> None:
+    """What a Hopper GPU is given, built on the CPU: the layers' weights and scales stand for the same numbers."""
+    sizes = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 128, "num_attention_heads": 2}
+    tile = (128, 128)
+    wanted = make_checkpoint(tmp_path, tile, model=sizes)
+    store = TiledFP8Store(SafetensorsStore(tmp_path, fp8=True), tile)
+    weights = StoredWeights(store, torch.bfloat16, torch.device("cpu"), fp8=store)
+    model = Llama(read_config(tmp_path), weights, torch.device("cpu"))
+    for index, layer in enumerate(model.layers):
+        prefix = f"model.layers.{index}"
+        for linear, names in (
+            (layer.attention.qkv, [f"{prefix}.self_attn.{name}_proj.weight" for name in "qkv"]),
+            (layer.mlp.down, [f"{prefix}.mlp.down_proj.weight"]),
+        ):
+            assert linear.weight.dtype == FP8
+            rows, columns = linear.weight.shape
+            assert linear.scales.shape == (4 * -(-columns // 512), rows // 128)
+            scales = linear.scales.t()[:, : columns // 128]
+            assert torch.equal(
+                dequantise(linear.weight, scales, tile), torch.cat([wanted[name] for name in names]).float()
+            )
+    assert model.head.dtype == torch.bfloat16
+    x = torch.empty(3, 256, dtype=torch.bfloat16, device="meta")
+    linear = model.layers[0].attention.qkv
+    assert Linear(linear.weight.to("meta"), None, linear.scales.to("meta"))(x).shape == (3, 768)
+
+
+def test_layers_whose_sizes_do_not_fit_are_dequantised(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, (128, 128))
+    store = TiledFP8Store(SafetensorsStore(tmp_path, fp8=True), (128, 128))
+    weights = StoredWeights(store, torch.bfloat16, torch.device("cpu"), fp8=store)
+    model = Llama(read_config(tmp_path), weights, torch.device("cpu"))
+    assert model.layers[0].attention.qkv.weight.dtype == torch.bfloat16

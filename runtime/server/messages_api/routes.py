@@ -26,6 +26,7 @@ from deeproot.runtime.server.messages_api.translate import translate
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.tenants import tenant_of
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
 
 PREFIX = "/v1/messages"
@@ -53,12 +54,12 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
     @router.post("/count_tokens", openapi_extra=openapi_body(CountTokensRequest))
     async def count_tokens(
-        state: State, body: Annotated[CountTokensRequest, Depends(read_count)]
+        request: Request, state: State, body: Annotated[CountTokensRequest, Depends(read_count)]
     ) -> Response:
         """How many tokens the prompt of such a request has."""
         serving = state.ready()
         check_model_name(body.model, state)
-        count = await asyncio.to_thread(_count, serving, body)
+        count = await asyncio.to_thread(_count, serving, body, tenant_of(request, None))
         return json_response({"input_tokens": count})
 
     return router
@@ -76,12 +77,12 @@ def _prepare(
         raise translated.located(as_api_error(error)) from None
 
 
-def _count(serving: Serving, body: CountTokensRequest) -> int:
+def _count(serving: Serving, body: CountTokensRequest, tenant: Tenant) -> int:
     translated = translate(body)
     try:
         sent = conversation_of(translated.body)
-        chat, _, _ = shown_conversation(serving, Tenant(), translated.body, sent)
-        _, _, prompt = prompt_of(serving, translated.body, chat)
+        chat, _, _ = shown_conversation(serving, tenant, translated.body, sent)
+        _, _, prompt = prompt_of(serving, translated.body, chat, tenant.namespace)
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None
     return len(prompt.token_ids)

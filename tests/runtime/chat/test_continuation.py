@@ -359,3 +359,19 @@ def test_half_a_character_at_the_end_is_no_joint(smol: Tokenizer) -> None:
     continuation.remember(prompt, ids[:-1])
     text = "x" + smol.decode(ids[:-1]) + " and"
     assert smol.decode(continuation.prompt(text).token_ids) == text
+
+
+def test_replies_of_another_namespace_are_not_known(tokenizer: Tokenizer) -> None:
+    template = family("chatml", tokenizer)
+    memory = ReplyMemory(10**6)
+    chat, text = ChatContinuation(template, tokenizer, memory), TextContinuation(tokenizer, memory)
+    odd = odd_ids(tokenizer, "It is fine, thanks.", 3)
+    for name in (b"a", b""):
+        chat.remember(chat.prompt(template.rendering([USER]), namespace=name), odd)
+        text.remember(text.prompt("x", name), odd)
+    rendering = template.rendering([USER, {"role": "assistant", "content": "It is fine, thanks."}, OTHER])
+    plain = template.guard.encode_rendering(rendering).tolist()
+    for name, known in ((b"a", True), (b"", True), (b"b", False)):
+        assert (chat.prompt(rendering, namespace=name).token_ids.tolist() == plain) is not known
+        went_on = text.prompt("xIt is fine, thanks. And", name)
+        assert (went_on.token_ids[1 : 1 + len(odd)].tolist() == odd) is known
