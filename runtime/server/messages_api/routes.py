@@ -49,7 +49,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         name = check_model_name(body.model, state)
         message_id = new_id("msg")
         job = await asyncio.to_thread(_prepare, serving, request, body, message_id, started)
-        shape = MessagesShape(message_id, name, job.num_prompt)
+        shape = MessagesShape(message_id, name, job.num_prompt, job.applied_edits)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     @router.post("/count_tokens", openapi_extra=openapi_body(CountTokensRequest))

@@ -12,6 +12,7 @@ from deeproot.runtime.server.unsupported import refuse_unsupported
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
+    "context_management": ([],),
     "conversation": (),
     "prompt": (),
     "truncation": ("disabled",),
