@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
-    segments = SegmentTokenizer(TokenizersAdapter(_tokenizer(args.tokenizer)))
+    own = tokenizers.Tokenizer.from_file(args.tokenizer) if args.tokenizer else byte_tokenizer()
+    segments = SegmentTokenizer(TokenizersAdapter(own))
     source = Path(args.template).read_text(encoding="utf-8") if args.template else CHATML
     log = _log(args.seed, segments)
     results = {
@@ -150,9 +151,8 @@ def _log(seed: int, segments: SegmentTokenizer) -> EventLog:
     return log
 
 
-def _tokenizer(path: str | None) -> tokenizers.Tokenizer:
-    if path is not None:
-        return tokenizers.Tokenizer.from_file(path)
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    """A byte-level tokenizer without merges: a token a byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = tokenizers.Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deeproot.runtime.llm import LLM as LLM
     from deeproot.runtime.sampling_options import SamplingOptions as SamplingOptions
+    from deeproot.runtime.structured.options import StructuredOutputs as StructuredOutputs
 
-__all__ = ["LLM", "SamplingOptions", "__version__"]
+__all__ = ["LLM", "SamplingOptions", "StructuredOutputs", "__version__"]
 __version__ = "0.1.0"
 
-_HOMES = {"LLM": "deeproot.runtime.llm", "SamplingOptions": "deeproot.runtime.sampling_options"}
+_HOMES = {
+    "LLM": "deeproot.runtime.llm",
+    "SamplingOptions": "deeproot.runtime.sampling_options",
+    "StructuredOutputs": "deeproot.runtime.structured.options",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ flat token arrays. There is no phase flag: a decoding sequence is one that compu
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,18 @@ class TokenMask:
     words: Int32Array
     """`[M, ceil(vocab_size / 32)]`: token `t` is allowed where bit `t % 32` of word `t // 32` is set."""
 
+    def result(self) -> "TokenMask":
+        """Itself: see `PendingMask`."""
+        return self
+
+
+class PendingMask(Protocol):
+    """A mask that may still be worked out while the model computes."""
+
+    def result(self) -> TokenMask:
+        """Wait for it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
@@ -59,7 +72,7 @@ class SamplingBatch:
     positions: Int64Array
     """Index in its sequence of the token that is to be sampled: with the seed, the whole state of the generator."""
     edits: LogitEdits | None = None
-    mask: TokenMask | None = None
+    mask: PendingMask | None = None
     num_logprobs: Int32Array | None = None
     """How many of the likeliest tokens are reported beside the one that is sampled; -1: not even that one."""
 
@@ -168,4 +181,27 @@ def pad_decodes(batch: ForwardBatch, size: int, page: int, page_size: int) -> Fo
         page_table=padded(batch.page_table, page),
         cu_seqlens_q=np.arange(size + 1, dtype=np.int32),
         seq_lens=padded(batch.seq_lens, 1),
+    )
+
+
+def one_sequence(token_ids: Int32Array, num_cached: int, pages: Int32Array, page_size: int) -> ForwardBatch:
+    """A batch of one sequence that computes all but its first `num_cached` tokens, with greedy logits of each."""
+    positions = np.arange(num_cached, len(token_ids), dtype=np.int64)
+    new = len(positions)
+    return ForwardBatch(
+        input_ids=token_ids[num_cached:],
+        positions=positions,
+        slot_mapping=pages[positions // page_size].astype(np.int64) * page_size + positions % page_size,
+        page_table=pages[None, : -(-len(token_ids) // page_size)],
+        cu_seqlens_q=np.array([0, new], dtype=np.int32),
+        seq_lens=np.array([len(token_ids)], dtype=np.int32),
+        logits_indices=np.arange(new, dtype=np.int64),
+        sampling=SamplingBatch(
+            temperature=np.zeros(new, np.float32),
+            top_k=np.zeros(new, np.int32),
+            top_p=np.ones(new, np.float32),
+            min_p=np.zeros(new, np.float32),
+            seeds=np.zeros(new, np.uint64),
+            positions=positions + 1,
+        ),
     )

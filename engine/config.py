@@ -88,6 +88,8 @@ class ModelConfig:
     Empty: all, in every layer."""
     local_rope: RopeConfig | None = None
     """Of the layers with a window; None: they have `rope` too."""
+    weight_tile: tuple[int, int] | None = None
+    """Rows and columns that share a scale where the checkpoint's linear weights are e4m3; None: they are not."""
 
     def __post_init__(self) -> None:
         if self.architecture not in SUPPORTED_ARCHITECTURES:

@@ -6,6 +6,7 @@ from typing import Any
 
 from deeproot.engine.config import SUPPORTED_ARCHITECTURES, Activation, ConfigError, ModelConfig, RopeConfig
 from deeproot.engine.config_keys import Keys
+from deeproot.engine.config_quant import read_weight_tile
 from deeproot.engine.rope_config import read_rope, rope_keys
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -21,7 +22,7 @@ def config_from_dict(data: Mapping[str, Any], max_model_len: int | None = None) 
     """
     keys = Keys(data, "config.json")
     architecture = _architecture(data)
-    _refuse_quantised(data)
+    weight_tile = read_weight_tile(data)
     num_heads = keys.positive_int("num_attention_heads")
     hidden_size = keys.positive_int("hidden_size")
     head_dim = keys.positive_int("head_dim", _HEAD_DIMS.get(architecture, hidden_size // num_heads))
@@ -42,6 +43,7 @@ def config_from_dict(data: Mapping[str, Any], max_model_len: int | None = None) 
         local_rope=local_rope,
         tie_word_embeddings=keys.boolean("tie_word_embeddings", False),
         activation=_activation(keys, "hidden_act", "silu"),
+        weight_tile=weight_tile,
     )
     return _FAMILIES[architecture](keys, shared)
 
@@ -55,16 +57,6 @@ def _architecture(data: Mapping[str, Any]) -> str:
         known = ", ".join(SUPPORTED_ARCHITECTURES)
         raise ConfigError(f"config.json: architecture {name!r} is not supported; supported: {known}")
     return name
-
-
-def _refuse_quantised(data: Mapping[str, Any]) -> None:
-    settings = data.get("quantization_config")
-    if settings is not None:
-        method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
-        raise ConfigError(
-            f"config.json: quantization_config with quant_method {str(method)[:80]!r} is not supported; "
-            "use the unquantised model or a GGUF file of it"
-        )
 
 
 def _activation(keys: Keys, key: str, default: str) -> Activation:

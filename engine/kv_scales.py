@@ -10,7 +10,7 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.attention_torch import TorchAttention
-from deeproot.engine.batch import ForwardBatch, Int32Array, SamplingBatch
+from deeproot.engine.batch import ForwardBatch, Int32Array, one_sequence
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models.base import CausalLM
 from deeproot.kernels.reference import FP8_MAX
@@ -43,7 +43,7 @@ def measure_kv_scales(
         TorchAttention(pool, config.attention_scale, config.attention_soft_cap, windows),
         largest=torch.zeros(2, config.num_layers, config.num_kv_heads, device=device),
     )
-    recorder.plan(_whole_sequence(token_ids, pool.alloc(num_pages)))
+    recorder.plan(one_sequence(token_ids, 0, pool.alloc(num_pages), _PAGE_SIZE))
     ids = torch.from_numpy(token_ids).to(device, torch.int64)
     model.forward(ids, torch.arange(len(ids), device=device), recorder)
     largest = recorder.largest
@@ -68,26 +68,3 @@ class _Recorder:
         for kind, values in enumerate((k, v)):
             self.largest[kind, layer] = values.float().abs().amax((0, 2))
         return self._attention.run(layer, q, k, v)
-
-
-def _whole_sequence(token_ids: Int32Array, pages: Int32Array) -> ForwardBatch:
-    count = len(token_ids)
-    positions = np.arange(count, dtype=np.int64)
-    nothing = np.empty(0, np.float32)
-    return ForwardBatch(
-        input_ids=token_ids,
-        positions=positions,
-        slot_mapping=pages[positions // _PAGE_SIZE].astype(np.int64) * _PAGE_SIZE + positions % _PAGE_SIZE,
-        page_table=pages[None],
-        cu_seqlens_q=np.array([0, count], dtype=np.int32),
-        seq_lens=np.array([count], dtype=np.int32),
-        logits_indices=np.empty(0, np.int64),
-        sampling=SamplingBatch(
-            nothing,
-            nothing.astype(np.int32),
-            nothing,
-            nothing,
-            nothing.astype(np.uint64),
-            nothing.astype(np.int64),
-        ),
-    )

@@ -5,15 +5,20 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from deeproot.engine.fp8_product import fp8_product
 from deeproot.engine.weights import WeightSource
 
 
 class Linear:
     """`x @ weight.T + bias`. weight: `[out_features, in_features]`."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, scales: torch.Tensor | None = None
+    ) -> None:
+        """scales: of a weight in e4m3, as `fp8_product.kept_scales` gives them."""
         self.weight = weight
         self.bias = bias
+        self.scales = scales
 
     @classmethod
     def load(
@@ -25,17 +30,22 @@ class Linear:
         bias: bool = False,
     ) -> "Linear":
         """One layer from several stored ones that share their input; outputs stand in the order of `names`."""
-        parts = [
-            weights.take(f"{name}.weight", (n, in_features))
-            for name, n in zip(names, out_features, strict=True)
-        ]
+        shapes = {f"{name}.weight": (n, in_features) for name, n in zip(names, out_features, strict=True)}
+        scaled = weights.take_scaled(shapes)
+        if scaled is None:
+            weight, scales = _join([weights.take(*shape) for shape in shapes.items()]), None
+        else:
+            weight, scales = scaled
         if not bias:
-            return cls(_join(parts))
+            return cls(weight, None, scales)
         biases = [weights.take(f"{name}.bias", (n,)) for name, n in zip(names, out_features, strict=True)]
-        return cls(_join(parts), _join(biases))
+        return cls(weight, _join(biases), scales)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        if self.scales is None:
+            return F.linear(x, self.weight, self.bias)
+        out = fp8_product(x, self.weight, self.scales)
+        return out if self.bias is None else out + self.bias
 
 
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """From a path to a model that is ready to run."""
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,13 +13,17 @@ from deeproot.engine.attention_choice import AttentionName, AttentionSetup, make
 from deeproot.engine.config import ConfigError, ModelConfig
 from deeproot.engine.config_gguf import config_from_gguf
 from deeproot.engine.config_hf import config_from_dict
+from deeproot.engine.fp8_product import fp8_problem
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.weight_files import SafetensorsStore
 from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
+from deeproot.engine.weights_fp8 import TiledFP8Store
 from deeproot.engine.weights_gguf import GGUFStore
+
+logger = logging.getLogger(__name__)
 
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -119,10 +124,22 @@ def load_model(
     if path.is_dir() and load_format != "gguf":
         config = read_config(path, max_model_len)
         _check_dtype(config, kind)
-        weights = StoredWeights(SafetensorsStore(path), kind, device, progress)
+        weights = _folder_weights(path, config, kind, device, progress)
         return LoadedModel(_build(config, weights, device), config, kind, device)
     wanted = {"auto": "a GGUF file or a folder of safetensors", "gguf": "a GGUF file"}
     raise WeightError(f"{path} is not {wanted.get(load_format, 'a folder of safetensors')}")
+
+
+def _folder_weights(
+    path: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, progress: Progress | None
+) -> StoredWeights:
+    if config.weight_tile is None:
+        return StoredWeights(SafetensorsStore(path), dtype, device, progress)
+    store = TiledFP8Store(SafetensorsStore(path, fp8=True), config.weight_tile)
+    problem = fp8_problem(device, dtype, config.weight_tile)
+    how = "multiplied in e4m3" if problem is None else f"dequantised to {dtype}, since {problem}"
+    logger.info("weights in e4m3 are %s", how)
+    return StoredWeights(store, dtype, device, progress, store if problem is None else None)
 
 
 def make_attention(

@@ -20,7 +20,7 @@ def edited(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
     if settings.edits is not None:
         _edit(logits, settings.edits)
     if settings.mask is not None:
-        _mask(logits, settings.mask)
+        _mask(logits, settings.mask.result())
     return logits
 
 

@@ -9,6 +9,7 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.logprobs import PendingLogprobs, logprobs_of, sampled_logprobs
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.sampling import sample
+from deeproot.engine.sampling_choice import Sampler
 from deeproot.engine.transfer import HostCopy, to_device
 
 _PROMPT_ROWS = 64
@@ -48,6 +49,7 @@ class Runner:
         attention: AttentionBackend,
         device: torch.device | str = "cpu",
         graphs: DecodeGraphs | None = None,
+        sampler: Sampler = sample,
     ) -> None:
         """pool: the one that `attention` reads and writes; the page numbers of batches are its.
 
@@ -56,6 +58,7 @@ class Runner:
         self.model = model
         self.pool = pool
         self.graphs = graphs
+        self._sample = sampler
         self._attention = attention
         self._device = torch.device(device)
         self._sampled: torch.Tensor | None = None
@@ -69,7 +72,7 @@ class Runner:
         """
         hidden = self._hidden(batch)
         logits = self._logits(hidden, batch)
-        self._sampled = sample(logits, batch.sampling)
+        self._sampled = self._sample(logits, batch.sampling)
         wanted, of_prompt = batch.sampling.num_logprobs, batch.prompt_logprobs
         return PendingSampled(
             self._sampled,

@@ -1,8 +1,8 @@
 """Choosing tokens from logits, so that a row's token depends on nothing but the row and its own settings.
 
-Edits and masks of `logit_edits` come first. The chain of filters is Hugging Face's: temperature, top-k, top-p (of what top-k left), min-p. One uniform number
-a row, made from seed and position, is looked up in the cumulative distribution: by rank where a filter needs
-ranks, else by token id. Ties are broken by token id, so top-k leaves exactly k tokens.
+Edits and masks of `logit_edits` come first. The chain of filters is Hugging Face's: temperature, top-k, top-p (of what
+top-k left), min-p. One uniform number a row, made from seed and position, is looked up in the cumulative distribution: by
+rank where a filter needs ranks, else by token id. Ties are broken by token id, so top-k leaves exactly k tokens.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from deeproot.engine.batch import Int64Array, SamplingBatch
 from deeproot.engine.logit_edits import edited
+from deeproot.engine.transfer import to_device
 
 _NUM_CANDIDATES = 1024
 """Tokens that are ranked at first; rows for which they turn out too few rank the whole vocabulary."""
-_GREEDY_BELOW = 1e-5
+GREEDY_BELOW = 1e-5
 """Temperatures under this are taken as 0."""
 
 
@@ -56,14 +57,14 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def sample(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
     """Token ids `[N]` int64. logits: `[N, vocab_size]` float32, not changed."""
     logits = edited(logits, settings)
-    greedy = settings.temperature < _GREEDY_BELOW
+    greedy = settings.temperature < GREEDY_BELOW
     tokens = logits.argmax(-1)
     if greedy.all():
         return tokens
     ranked = ~greedy & ((settings.top_k > 0) | (settings.top_p < 1))
     for group, choose in ((~greedy & ~ranked, _by_id), (ranked, _by_rank)):
         if group.any():
-            rows = torch.from_numpy(np.flatnonzero(group)).to(logits.device)
+            rows = to_device(np.flatnonzero(group), logits.device)
             scaled = _scale(logits[rows], settings.temperature[group])
             tokens[rows] = choose(scaled, _settings(settings, group, logits))
     return tokens
@@ -72,13 +73,13 @@ def sample(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
 def _scale(logits: torch.Tensor, temperature: NDArray[np.float32]) -> torch.Tensor:
     """Divide by the temperature, the greatest moved to 0 first so that nothing overflows. Returns float64."""
     logits = logits.double()
-    divisor = torch.from_numpy(temperature).to(logits.device, torch.float64).unsqueeze(1)
+    divisor = to_device(temperature, logits.device).double().unsqueeze(1)
     return (logits - logits.amax(-1, keepdim=True)) / divisor
 
 
 def _settings(settings: SamplingBatch, rows: NDArray[np.bool_], logits: torch.Tensor) -> _Settings:
     def column(values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values[rows]).to(logits.device).unsqueeze(1)
+        return to_device(values[rows], logits.device).unsqueeze(1)
 
     vocab_size = logits.shape[1]
     top_k = np.where(settings.top_k > 0, np.minimum(settings.top_k, vocab_size), vocab_size)

@@ -19,8 +19,9 @@ _QUANTISED = dict.fromkeys((".qweight", ".qzeros", ".g_idx"), ", as weights quan
 class SafetensorsStore:
     """Memory-mapped tensors of a Hugging Face folder: one file, or shards with an index."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises WeightError if the folder holds no usable weights."""
+    def __init__(self, folder: Path, *, fp8: bool = False) -> None:
+        """fp8: tensors may be e4m3. Raises WeightError if the folder holds no usable weights."""
+        self._kinds = {*_FLOATS, "F8_E4M3"} if fp8 else _FLOATS
         self._files = _tensor_files(folder)
         self._handles = {file: _open(file) for file in dict.fromkeys(self._files.values())}
         self.shapes: Mapping[str, Shape] = {
@@ -33,10 +34,10 @@ class SafetensorsStore:
         except SafetensorError:
             raise WeightError(f"{file}: tensor {name!r} is missing, which the index says is there") from None
         kind = str(tensor.get_dtype())
-        if kind not in _FLOATS:
+        if kind not in self._kinds:
             hint = next((hint for end, hint in _QUANTISED.items() if name.endswith(end)), "")
             raise WeightError(
-                f"{file}: tensor {name!r} has dtype {kind}{hint}; supported: {', '.join(sorted(_FLOATS))}"
+                f"{file}: tensor {name!r} has dtype {kind}{hint}; supported: {', '.join(sorted(self._kinds))}"
             )
         return tuple(tensor.get_shape())
 

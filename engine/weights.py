@@ -12,6 +12,8 @@ from typing import Protocol
 
 import torch
 
+from deeproot.engine.fp8_product import TILE, kept_scales
+
 Shape = tuple[int, ...]
 Progress = Callable[[int, int], None]
 """Called with bytes of weights done and bytes in all, in the dtype that they are kept in."""
@@ -29,6 +31,13 @@ class WeightSource(Protocol):
 
     def take(self, name: str, shape: Shape) -> torch.Tensor:
         """The tensor of that name, which the caller may keep. Raises WeightError if it is missing or misshapen."""
+        ...
+
+    def take_scaled(self, shapes: Mapping[str, Shape]) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Weights of one linear layer in e4m3, joined, and their scales as `fp8_product.kept_scales` gives them.
+
+        None if they are not to be multiplied so: `take` them. Raises WeightError.
+        """
         ...
 
     def finish(self, ignored: Iterable[str] = ()) -> None:
@@ -49,6 +58,14 @@ class TensorStore(Protocol):
         ...
 
 
+class ScaledStore(TensorStore, Protocol):
+    """A store of which some tensors are e4m3 with a scale a tile; `read` dequantises them."""
+
+    def read_scaled(self, name: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The tensor as it is stored and its scales, on the CPU; None if it is not e4m3."""
+        ...
+
+
 class StoredWeights:
     """Weights from files."""
 
@@ -58,14 +75,39 @@ class StoredWeights:
         dtype: torch.dtype,
         device: torch.device,
         progress: Progress | None = None,
+        fp8: ScaledStore | None = None,
     ) -> None:
+        """fp8: `store` again, if its e4m3 weights are to be multiplied as they are."""
         self._store = store
+        self._fp8 = fp8
         self._dtype = dtype
         self._device = device
         self._left = dict.fromkeys(store.shapes)
         self._meter = Meter(sum(map(math.prod, store.shapes.values())) * dtype.itemsize, progress)
 
     def take(self, name: str, shape: Shape) -> torch.Tensor:
+        self._check(name, shape)
+        tensor = self._store.read(name).to(device=self._device, dtype=self._dtype)
+        self._took(name, tensor.numel())
+        return tensor
+
+    def take_scaled(self, shapes: Mapping[str, Shape]) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if self._fp8 is None or any(n % TILE for shape in shapes.values() for n in shape):
+            return None
+        found = [part for part in map(self._fp8.read_scaled, shapes) if part is not None]
+        if len(found) < len(shapes):
+            return None
+        for name, shape in shapes.items():
+            self._check(name, shape)
+            self._took(name, math.prod(shape))
+        weight = torch.cat([part[0] for part in found]).to(self._device)
+        return weight, kept_scales(torch.cat([part[1] for part in found]).to(self._device))
+
+    def _took(self, name: str, size: int) -> None:
+        self._left.pop(name, None)
+        self._meter.add(size * self._dtype.itemsize)
+
+    def _check(self, name: str, shape: Shape) -> None:
         stored = self._store.shapes.get(name)
         if stored is None:
             raise WeightError(f"tensor {name!r} of shape {list(shape)} is missing from the weights")
@@ -73,10 +115,6 @@ class StoredWeights:
             raise WeightError(
                 f"tensor {name!r} has shape {list(stored)}, the configuration wants {list(shape)}"
             )
-        tensor = self._store.read(name).to(device=self._device, dtype=self._dtype)
-        self._left.pop(name, None)
-        self._meter.add(tensor.nbytes)
-        return tensor
 
     def finish(self, ignored: Iterable[str] = ()) -> None:
         patterns = (*_ALWAYS_IGNORED, *ignored)
@@ -128,6 +166,9 @@ class DummyWeights:
             tensor.normal_(0, shape[-1] ** -0.5, generator=generator)
         self._meter.add(tensor.nbytes)
         return tensor
+
+    def take_scaled(self, shapes: Mapping[str, Shape]) -> None:
+        """Made-up weights are not e4m3."""
 
     def finish(self, ignored: Iterable[str] = ()) -> None:
         self._meter.complete()

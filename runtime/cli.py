@@ -95,6 +95,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        speculative_config=args.speculative_config,
         overlap=args.overlap,
         enforce_eager=args.enforce_eager,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
@@ -118,6 +119,8 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
+        response_store=args.response_store,
+        response_store_bytes=args.response_store_bytes,
         explain_memory_bytes=args.explain_memory_bytes,
         log_level=args.log_level,
         log_format=args.log_format,
@@ -171,6 +174,19 @@ def _add_serve(commands: Any) -> None:
         default=default.max_body_bytes,
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
+    )
+    group.add_argument(
+        "--response-store",
+        type=Path,
+        metavar="FILE",
+        help="SQLite file for responses that previous_response_id may name (default: in memory)",
+    )
+    group.add_argument(
+        "--response-store-bytes",
+        type=size,
+        default=default.response_store_bytes,
+        metavar="SIZE",
+        help="of stored responses; the least recently used are forgotten (default: 64MiB)",
     )
     group.add_argument(
         "--explain-memory-bytes",

@@ -16,6 +16,7 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.engine_messages import (
     CannotStart,
     FromEngine,
@@ -54,7 +55,11 @@ def main() -> None:
         sender.send(encoder.encode(message))
 
     try:
-        engine = load_scheduler(start.options, lambda done, total: send(Loading(done, total)))
+        engine = load_scheduler(
+            start.options,
+            lambda: ModelAssets.load(start.options.model).token_bytes(),
+            lambda done, total: send(Loading(done, total)),
+        )
     except SetupError as error:
         send(CannotStart(str(error)))
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +11,21 @@ import torch
 from deeproot.engine.attention import AttentionBackend, BatchLimits
 from deeproot.engine.attention_choice import AttentionNeeds, Choice, choose_attention, make_page_ops
 from deeproot.engine.config import ModelConfig
+from deeproot.engine.grammar import GrammarError, TokenBytes
+from deeproot.engine.grammar_llguidance import LLGuidanceBackend
 from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.loading import LoadedModel, load_model, make_attention
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
+from deeproot.engine.sampling_choice import choose_sampler
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.memory import available_memory
 from deeproot.runtime.options import DeviceName, EngineOptions, SetupError, check_files, format_bytes
 from deeproot.runtime.speech import Speech, load_texts, make_speech
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.constraints import Constraints
 from deeproot.scheduler.messages import AddRequest, SamplingParams
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.stats import Counters
@@ -30,6 +35,8 @@ logger = logging.getLogger(__name__)
 _KV_SHARE = 0.25
 """Of the free memory, what the KV cache takes if nothing is said: the rest stays for the machine's other work."""
 _KV_BYTES_IF_UNKNOWN = 2 * 2**30
+_MASK_THREADS = 4
+"""Between which the masks of a step are divided; a mask takes some ten microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +83,33 @@ def load_engine(
     """
     check_options(options)
     texts = load_texts(options)
-    engine = load_scheduler(options, on_progress)
+    engine = load_scheduler(options, texts.assets.token_bytes, on_progress)
     return LoadedEngine(make_speech(texts, engine.info), engine.scheduler, engine.info)
 
 
 def load_scheduler(
-    options: EngineOptions, on_progress: Callable[[int, int], None] | None = None
+    options: EngineOptions,
+    token_bytes: Callable[[], TokenBytes],
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> EngineSide:
-    """As `load_engine`, without tokenizer and template. Raises SetupError."""
+    """As `load_engine`, without tokenizer and template: of the vocabulary only the tokens' bytes, which are fetched
+    while the weights are loaded. Raises SetupError."""
     check_options(options)
     device = choose_device(options.device)
-    try:
-        loaded = load_model(
-            options.model, options.load_format, options.dtype, device, on_progress, options.max_model_len
-        )
-    except (OSError, ValueError) as error:
-        raise SetupError(f"cannot load {options.model}: {error}") from None
+    with ThreadPoolExecutor(1, thread_name_prefix="deeproot-vocabulary") as reader:
+        tokens = reader.submit(token_bytes)
+        try:
+            loaded = load_model(
+                options.model, options.load_format, options.dtype, device, on_progress, options.max_model_len
+            )
+            constraints = _constraints(tokens.result(), loaded.config.vocab_size)
+        except (OSError, ValueError) as error:
+            raise SetupError(f"cannot load {options.model}: {error}") from None
     layout = loaded.config.kv_layout(
         options.page_size, FP8 if options.kv_cache_dtype == "fp8" else loaded.dtype
     )
     attention = _choose_attention(options, loaded, layout)
-    scheduler = _build_scheduler(options, loaded, layout, attention)
+    scheduler = _build_scheduler(options, loaded, layout, attention, constraints)
     _warm_up(scheduler)
     info = EngineInfo(
         max_model_len=scheduler.config.max_model_len,
@@ -119,8 +132,21 @@ def _choose_attention(options: EngineOptions, loaded: LoadedModel, layout: KVLay
     return choice
 
 
+def _constraints(tokens: TokenBytes, vocab_size: int) -> Constraints | None:
+    """None, with a warning, for a vocabulary that no grammar can be held over."""
+    try:
+        return Constraints(LLGuidanceBackend(tokens, vocab_size, _MASK_THREADS))
+    except GrammarError as error:
+        logger.warning("outputs cannot be constrained: %s", error)
+        return None
+
+
 def _build_scheduler(
-    options: EngineOptions, loaded: LoadedModel, layout: KVLayout, attention: Choice
+    options: EngineOptions,
+    loaded: LoadedModel,
+    layout: KVLayout,
+    attention: Choice,
+    constraints: Constraints | None,
 ) -> Scheduler:
     config = loaded.config
     budget = options.kv_cache_memory_bytes or _default_kv_bytes(options, loaded.device)
@@ -148,7 +174,8 @@ def _build_scheduler(
         str(loaded.dtype).removeprefix("torch."),
         loaded.device,
     )
-    return Scheduler(_scheduler_config(options, max_model_len), RadixCache(options.page_size), pool, runner)
+    config_of_scheduler = _scheduler_config(options, max_model_len)
+    return Scheduler(config_of_scheduler, RadixCache(options.page_size), pool, runner, constraints)
 
 
 def _make_runner(
@@ -158,11 +185,20 @@ def _make_runner(
     if device.type == "cuda" and not options.enforce_eager:
         sizes = graph_sizes(options.max_num_seqs)
         graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
-    runner = Runner(loaded.model, pool, attention, device, graphs)
-    if graphs is not None:
-        runner.capture_graphs()
-        logger.info("CUDA graphs of decode batches: %d", len(graphs))
+    runner = Runner(loaded.model, pool, attention, device, graphs, choose_sampler(device))
+    _capture_graphs(runner)
     return runner
+
+
+def _capture_graphs(runner: Runner) -> None:
+    try:
+        runner.capture_graphs()
+    except RuntimeError as error:
+        raise SetupError(
+            f"CUDA graphs could not be captured ({error}): --enforce-eager does without them"
+        ) from error
+    if runner.graphs is not None:
+        logger.info("CUDA graphs of decode batches: %d", len(runner.graphs))
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, capacity: int) -> int:
@@ -206,7 +242,13 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
         overlap = options.overlap == "on" or (
             options.overlap == "auto" and choose_device(options.device).type == "cuda"
         )
-        return SchedulerConfig(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, overlap)
+        return SchedulerConfig(
+            options.max_num_seqs,
+            options.max_num_batched_tokens,
+            max_model_len,
+            overlap,
+            options.speculative_config,
+        )
     except ValueError as error:
         raise SetupError(str(error)) from None
 
@@ -217,7 +259,7 @@ def _warm_up(scheduler: Scheduler) -> None:
     if num_tokens < 1:
         return
     ids = np.zeros(num_tokens, dtype=np.int32).tobytes()
-    scheduler.add(AddRequest("warm-up", ids, SamplingParams(max_tokens=2, temperature=0.0, seed=0)))
+    scheduler.add(AddRequest("warm-up", ids, SamplingParams(max_tokens=2, temperature=1.0, seed=0)))
     errors = []
     while scheduler.has_work:
         errors += [output.error for output in scheduler.step() if output.error is not None]

@@ -16,6 +16,8 @@ from deeproot.runtime.options import (
     EngineOptions,
     parse_bytes,
 )
+from deeproot.runtime.speculative import EXAMPLE, parse_speculative
+from deeproot.scheduler.config import SpeculationConfig
 
 Number = TypeVar("Number", int, float)
 
@@ -83,6 +85,13 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.max_num_batched_tokens,
         metavar="N",
         help="tokens computed in a step at most (default: %(default)s)",
+    )
+    group.add_argument(
+        "--speculative-config",
+        type=speculative,
+        default=default.speculative_config,
+        metavar="JSON",
+        help=f"guess tokens ahead from what was read and written: such as '{EXAMPLE}' (default: off)",
     )
     group.add_argument(
         "--overlap",
@@ -153,6 +162,13 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
 
 def number(low: float, high: float | None = None) -> Callable[[str], float]:
     return _checked(float, low, high, "a number")
+
+
+def speculative(text: str) -> SpeculationConfig | None:
+    try:
+        return parse_speculative(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def size(text: str) -> int:

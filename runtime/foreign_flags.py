@@ -33,7 +33,6 @@ _FLAGS = (
     _Foreign(
         ("--revision", "--download-dir"), "models are read from disk: download it first and give its path"
     ),
-    _Foreign(("--speculative-config",), "speculative decoding is not supported yet"),
     _Foreign(("--lora-modules",), "LoRA adapters are not supported yet: merge them into the model"),
     _Foreign(("--cpu-offload-gb", "--swap-space"), "K and V stay on one device", ("0",)),
     _Foreign(("--max-total-tokens",), "give the cache's size with --kv-cache-memory-bytes"),

@@ -25,12 +25,18 @@ from deeproot.runtime.sampling_options import (
     COMPLETION_MAX_TOKENS,
     SamplingDefaults,
     SamplingOptions,
+    check_choices,
     check_prompt_length,
     check_token_ids,
+    choices,
     resolve,
 )
+from deeproot.runtime.speculative import parse_speculative
+from deeproot.runtime.structured.held import held_to, stops_of
+from deeproot.runtime.structured.options import StructuredOutputs
+from deeproot.runtime.structured.output_grammar import OutputGrammar, ToolChoice, ToolUse
 from deeproot.runtime.sync_client import SyncClient
-from deeproot.scheduler.messages import AddRequest, Usage
+from deeproot.scheduler.messages import AddRequest, TokenLogprobs, Usage
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -47,6 +53,10 @@ class Completion:
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
     """What the model thought before `text`, where its format tells them apart."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the output's tokens without an end token, if `SamplingOptions.logprobs` asked for them."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the prompt's tokens from the second on, if `SamplingOptions.prompt_logprobs` asked for them."""
     error: str | None = None
     """Why there is no more, if `finish_reason` is "error"."""
 
@@ -103,24 +113,30 @@ class LLM:
         self,
         prompts: str | Sequence[str] | Sequence[Sequence[int]],
         sampling: SamplingOptions | None = None,
+        *,
+        n: int = 1,
+        structured_outputs: StructuredOutputs | None = None,
     ) -> list[Completion]:
-        """Complete prompts, texts or token ids, all at once; one result a prompt, in order. Each gets 16 tokens unless
-        `sampling` says otherwise.
+        """Complete prompts, texts or token ids, all at once; `n` results a prompt, in order. Each gets 16 tokens unless
+        `sampling` says otherwise. The seeds of a prompt's results count on from the first one's. With
+        `structured_outputs` each output has the given form.
 
         Raises OptionError, a ValueError, for sampling options or prompts that cannot be.
         """
         sampling = sampling or SamplingOptions()
+        grammar = self._engine.speech.grammars.make(structured_outputs)
         many: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
         given = [self._prompt(prompt) for prompt in many]
         defaults = dataclasses.replace(self._engine.speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
-        requests = [self._request(prompt, sampling, defaults) for prompt in given]
-        texts = [self._text(sampling, continues_text=True) for _ in many]
-        events: list[list[ReplyEvent]] = [[] for _ in many]
+        n = check_choices(n)
+        requests = [one for prompt in given for one in self._requests(prompt, sampling, defaults, grammar, n)]
+        texts = [self._text(sampling, grammar, continues_text=True) for _ in requests]
+        events: list[list[ReplyEvent]] = [[] for _ in requests]
         for index, news in self._run(requests, texts):
             events[index] += news
-        for source, prompt, text in zip(many, given, texts, strict=True):
-            if isinstance(source, str) and _ended_well(text):
-                self._continuations.text.remember(prompt, text.token_ids)
+        for index, text in enumerate(texts):
+            if isinstance(many[index // n], str) and _ended_well(text):
+                self._continuations.text.remember(given[index // n], text.token_ids)
         return [_completion(text, news) for text, news in zip(texts, events, strict=True)]
 
     def chat(
@@ -129,16 +145,27 @@ class LLM:
         sampling: SamplingOptions | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        parallel_tool_calls: bool = True,
+        structured_outputs: StructuredOutputs | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         exact: bool = False,
+        continue_final_message: bool = False,
     ) -> Completion:
         """Answer a conversation in OpenAI's form; with `tools`, calls in the answer become `tool_calls`.
 
+        `tool_choice` ("auto", "none", "required" or a function's name in OpenAI's form) and `parallel_tool_calls` are
+        enforced, and so is the schema of a tool that says `strict`; an answer that is no call has the form of
+        `structured_outputs`.
         Earlier answers in `messages` get the very tokens that the model wrote, also if white space at their end or
         the JSON of their calls is written otherwise now; with `exact` only if they are the same to the letter.
+        With `continue_final_message` the model goes on with the last message instead of answering it.
         Raises TemplateError and OptionError, both ValueErrors.
         """
-        prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
+        use = ToolUse(tools or (), tool_choice, parallel_tool_calls)
+        prompt, request, text = self._chat_request(
+            messages, sampling, use, structured_outputs, template_kwargs, exact, continue_final_message
+        )
         events = [event for _, news in self._run([request], [text]) for event in news]
         self._remember_chat(prompt, text)
         return _completion(text, events)
@@ -149,11 +176,18 @@ class LLM:
         sampling: SamplingOptions | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: ToolChoice = None,
+        parallel_tool_calls: bool = True,
+        structured_outputs: StructuredOutputs | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         exact: bool = False,
+        continue_final_message: bool = False,
     ) -> Generator[ReplyEvent | Completion, None, None]:
         """As `chat`, piece by piece: events as they come and, last, the whole. Closing it ends the request."""
-        prompt, request, text = self._chat_request(messages, sampling, tools, template_kwargs, exact)
+        use = ToolUse(tools or (), tool_choice, parallel_tool_calls)
+        prompt, request, text = self._chat_request(
+            messages, sampling, use, structured_outputs, template_kwargs, exact, continue_final_message
+        )
         events: list[ReplyEvent] = []
         with closing(self._run([request], [text])) as run:
             for _, news in run:
@@ -166,19 +200,31 @@ class LLM:
         self,
         messages: Messages,
         sampling: SamplingOptions | None,
-        tools: Sequence[Mapping[str, Any]] | None,
+        use: ToolUse,
+        structure: StructuredOutputs | None,
         template_kwargs: Mapping[str, Any] | None,
         exact: bool,
+        goes_on: bool,
     ) -> tuple[Prompt, AddRequest, OutputText]:
         sampling = sampling or SamplingOptions()
-        template = self._engine.speech.require_template()
-        rendering = template.rendering(messages, tools, **(template_kwargs or {}))
+        speech = self._engine.speech
+        rendering = speech.require_template().rendering(
+            messages,
+            use.tools,
+            add_generation_prompt=not goes_on,
+            continue_final_message=goes_on,
+            **(template_kwargs or {}),
+        )
+        grammar = speech.grammars.make(structure, tools=use, prompt=rendering.text)
         continuation = self._continuations.chat
         assert continuation is not None, "there is a template"
         prompt = continuation.prompt(rendering, exact=exact)
-        parser = self._engine.speech.reply_format.parser(rendering.text, tools or ())
-        text = self._text(sampling, parser=parser)
-        return prompt, self._request(prompt, sampling, self._engine.speech.defaults), text
+        parser = speech.reply_format.parser(rendering.text, use.callable)
+        text = self._text(
+            sampling, grammar, parser=parser, single_call=not use.parallel, continues_text=goes_on
+        )
+        (request,) = self._requests(prompt, sampling, speech.defaults, grammar)
+        return prompt, request, text
 
     def _remember_chat(self, prompt: Prompt, text: OutputText) -> None:
         if self._continuations.chat is not None and _ended_well(text):
@@ -204,25 +250,48 @@ class LLM:
         check_token_ids(prompt, self._engine.speech.defaults.vocab_size, "prompts")
         return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
 
-    def _request(self, prompt: Prompt, sampling: SamplingOptions, defaults: SamplingDefaults) -> AddRequest:
+    def _requests(
+        self,
+        prompt: Prompt,
+        sampling: SamplingOptions,
+        defaults: SamplingDefaults,
+        grammar: OutputGrammar | None,
+        n: int = 1,
+    ) -> list[AddRequest]:
         ids = prompt.token_ids
         check_prompt_length(len(ids), defaults.max_model_len, "prompts")
         params = resolve(sampling, defaults, num_prompt=len(ids), fallback_seed=self._seeds.getrandbits(64))
+        params = held_to(grammar, params, sampling, defaults.end_token_ids)
         self.continuation_tokens += prompt.tokens_saved
-        return AddRequest(str(next(self._rids)), ids.tobytes(), params)
+        token_ids = ids.tobytes()
+        return [AddRequest(str(next(self._rids)), token_ids, one) for one in choices(params, n)]
 
     def _text(
-        self, sampling: SamplingOptions, *, parser: ReplyParser | None = None, continues_text: bool = False
+        self,
+        sampling: SamplingOptions,
+        grammar: OutputGrammar | None,
+        *,
+        parser: ReplyParser | None = None,
+        single_call: bool = False,
+        continues_text: bool = False,
     ) -> OutputText:
         return OutputText(
             self._engine.speech.assets.tokenizer,
-            sampling.stop,
+            stops_of(grammar, sampling),
             parser=parser,
+            single_call=single_call,
             continues_text=continues_text,
+            min_tokens=sampling.min_tokens,
         )
 
 
 def _engine_options(model: str | Path | EngineOptions, options: Mapping[str, Any]) -> EngineOptions:
+    if isinstance(options.get("speculative_config"), dict):
+        try:
+            read = parse_speculative(options["speculative_config"])
+        except ValueError as error:
+            raise SetupError(f"speculative_config: {error}") from None
+        options = {**options, "speculative_config": read}
     if isinstance(model, EngineOptions):
         return dataclasses.replace(model, **options)
     known = {field.name for field in dataclasses.fields(EngineOptions)}
@@ -247,5 +316,7 @@ def _completion(text: OutputText, events: Sequence[ReplyEvent]) -> Completion:
         end.usage,
         answer.calls,
         answer.reasoning,
+        tuple(text.logprobs),
+        tuple(text.prompt_logprobs),
         end.error,
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from deeproot.scheduler.config import SpeculationConfig
+
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
@@ -58,6 +60,8 @@ class EngineOptions:
     """Tokens of prompt and output together; None: what the model and the KV pool allow."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
+    speculative_config: SpeculationConfig | None = None
+    """How tokens are guessed ahead; None: not at all."""
     overlap: Overlap = "auto"
     """Make the next step while one runs; auto: on a GPU."""
     enforce_eager: bool = False
@@ -95,6 +99,9 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
+    response_store: Path | None = None
+    """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
+    response_store_bytes: int = 64 * 2**20
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     log_level: str = "info"

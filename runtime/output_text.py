@@ -11,7 +11,7 @@ from deeproot.runtime.chat.reply_events import CallEnd, CallStart, ContentDelta,
 from deeproot.runtime.chat.reply_parser import ReplyParser
 from deeproot.runtime.chat.stops import StopMatcher
 from deeproot.runtime.chat.tokenizer import Tokenizer
-from deeproot.scheduler.messages import FinishReason, TokenOutput, Usage
+from deeproot.scheduler.messages import FinishReason, TokenLogprobs, TokenOutput, Usage
 
 EndReason = FinishReason | Literal["tool_calls"]
 
@@ -24,6 +24,8 @@ class OutputEnd:
     usage: Usage
     """Its `output` counts the tokens up to the end of the text, also where the engine had gone on."""
     error: str | None = None
+    stop_text: str | None = None
+    """The stop string that ended it, if one did."""
     reasoning_tokens: int = 0
     """Of the output, those that are reasoning, its marks among them."""
 
@@ -44,9 +46,12 @@ class OutputText:
         parser: ReplyParser | None = None,
         single_call: bool = False,
         continues_text: bool = False,
+        min_tokens: int = 0,
+        no_output: bool = False,
     ) -> None:
         """`parser`: None leaves everything content. `single_call`: end after the first tool call.
-        `continues_text`: see `Detokenizer`."""
+        `continues_text`: see `Detokenizer`. `min_tokens`: stop strings in the text of the first ones end nothing.
+        `no_output`: drop whatever comes, since only the prompt was of interest."""
         marks = parser.marks if parser is not None else ()
         keep = [token_id for mark in marks if (token_id := tokenizer.id_of(mark)) is not None]
         self._detokenizer = Detokenizer(tokenizer, keep=keep, continues_text=continues_text)
@@ -54,8 +59,16 @@ class OutputText:
         self._parser = parser
         self._single_call = single_call
         self._has_calls = False
-        self._complete = False
+        self._min_tokens = min_tokens
+        self._no_output = no_output
+        self._complete = no_output
+        self._stop_text: str | None = None
         self._num_reasoning = 0
+        self.logprobs: list[TokenLogprobs] = []
+        """Of the text's tokens, if the request asked for any; an end token is not part of the text."""
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """Of the prompt's tokens from the second on, if the request asked for any."""
+        self._num_taken = 0
         self.token_ids: list[int] = []
         """Tokens up to the end of the text, an end token among them."""
         self.end: OutputEnd | None = None
@@ -68,10 +81,13 @@ class OutputText:
     def feed(self, output: TokenOutput) -> list[ReplyEvent]:
         """Take the next output; returns what is certain now. After the last one, `end` is set."""
         events: list[ReplyEvent] = []
+        self.prompt_logprobs += output.prompt_logprobs
         if output.token_id is not None and not self._complete:
             self.token_ids.append(output.token_id)
             # A token that ends the request by its id is not part of the text.
             if output.finish_reason != "stop":
+                if output.logprobs is not None:
+                    self.logprobs.append(output.logprobs)
                 was_reasoning = self._in_reasoning
                 events += self._feed_text(self._detokenizer.feed(output.token_id))
                 self._num_reasoning += was_reasoning or self._in_reasoning
@@ -79,16 +95,25 @@ class OutputText:
             events += self._finish(output, output.finish_reason)
         return events
 
+    def take_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """What has come to `logprobs` since the last call."""
+        taken = tuple(self.logprobs[self._num_taken :])
+        self._num_taken += len(taken)
+        return taken
+
     @property
     def _in_reasoning(self) -> bool:
         return self._parser is not None and self._parser.in_reasoning
 
     def _feed_text(self, text: str) -> list[ReplyEvent]:
+        if len(self.token_ids) <= self._min_tokens and self._min_tokens:
+            return self._parse(text)
         found = self._stops.feed(text)
         events = self._parse(found.text)
         if found.matched is not None and not self._complete:
             events += self._parse_end()
             self._complete = True
+            self._stop_text = found.matched
         return events
 
     def _finish(self, output: TokenOutput, reason: FinishReason) -> list[ReplyEvent]:
@@ -102,11 +127,11 @@ class OutputText:
                 events += self._parse_end()
             self._complete = True
         if ended_by_text:
-            reason = "stop"
+            reason = "length" if self._no_output else "stop"
         usage = output.usage or Usage(prompt=0, cached=0, computed=0, output=0)
         usage = msgspec.structs.replace(usage, output=len(self.token_ids))
         end: EndReason = "tool_calls" if reason == "stop" and self._has_calls else reason
-        self.end = OutputEnd(end, usage, output.error, self._num_reasoning)
+        self.end = OutputEnd(end, usage, output.error, self._stop_text, self._num_reasoning)
         return events
 
     def _parse(self, text: str) -> list[ReplyEvent]:

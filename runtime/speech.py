@@ -11,6 +11,7 @@ from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingDefaults
+from deeproot.runtime.structured.output_grammar import OutputGrammars
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Speech:
     template: ChatTemplate | None
     defaults: SamplingDefaults
     reply_format: ReplyFormat
+    grammars: OutputGrammars
 
     def require_template(self) -> ChatTemplate:
         """The chat template; TemplateError, which says what to do, if there is none."""
@@ -64,21 +66,21 @@ def load_texts(options: EngineOptions) -> Texts:
 def make_speech(texts: Texts, info: EngineInfo) -> Speech:
     """Join what the files say with what the engine was loaded with."""
     said = texts.assets.generation
-    if said.repetition_penalty not in (None, 1.0):
-        logger.warning(
-            "the model asks for a repetition penalty of %g, which is not applied", said.repetition_penalty
-        )
     defaults = SamplingDefaults(
         temperature=1.0 if said.temperature is None else said.temperature,
         top_p=said.top_p or 1.0,
         top_k=said.top_k or 0,
         min_p=said.min_p or 0.0,
+        repetition_penalty=said.repetition_penalty or 1.0,
         max_new_tokens=said.max_new_tokens,
         end_token_ids=tuple(sorted(texts.assets.end_token_ids)),
         vocab_size=info.vocab_size,
         max_model_len=info.max_model_len,
     )
-    return Speech(texts.assets, texts.template, defaults, texts.reply_format)
+    tokenizer = texts.assets.tokenizer
+    special = {tokenizer.text_of(token_id): token_id for token_id in tokenizer.special_ids}
+    grammars = OutputGrammars(special, texts.reply_format)
+    return Speech(texts.assets, texts.template, defaults, texts.reply_format, grammars)
 
 
 def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:

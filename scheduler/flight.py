@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deeproot.engine.batch import ForwardBatch, Int32Array, Int64Array, Sampled
 
@@ -72,3 +73,19 @@ class Failed:
 
     def result(self) -> Sampled:
         raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What a step's `N` sampled tokens became: `A` of them were appended to `R` rows."""
+
+    rows: Int64Array
+    """`[A]` the row of each."""
+    last: Int64Array
+    """`[R]` which of the `A` is the row's last."""
+    stopped: NDArray[np.bool_]
+    """`[R]` whether that is one of the row's stop ids."""
+    full: NDArray[np.bool_]
+    """`[R]` whether the row has reached its limit."""
+    kept: NDArray[np.bool_] | None = None
+    """`[N]` which were appended; None: all."""

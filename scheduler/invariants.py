@@ -33,6 +33,7 @@ def check_idle(scheduler: Scheduler) -> None:
     """`check`, and nothing is left of any request: no row, no lock, no private page."""
     check(scheduler)
     require(not scheduler.has_work, "there is work left")
+    require(not scheduler.requests(), "a request is left")
     require(all(node.locks == 0 for node in scheduler.cache.nodes()), "a lock is left")
     pool = scheduler.pool
     require(pool.num_free + scheduler.cache.num_pages == pool.num_pages, "a page is lost")

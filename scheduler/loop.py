@@ -19,7 +19,7 @@ T = TypeVar("T")
 def take_stats(scheduler: Scheduler) -> EngineStats:
     return EngineStats(
         num_running=len(scheduler.table),
-        num_waiting=len(scheduler.waiting),
+        num_waiting=len(scheduler.waiting) + len(scheduler.compiling.requests()),
         num_pages=scheduler.pool.num_pages,
         num_free_pages=scheduler.pool.num_free,
         num_cached_pages=scheduler.cache.num_pages,
@@ -44,6 +44,7 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._stopping = False
         self._stats = take_stats(scheduler)
+        scheduler.on_compiled = self._wake_up
 
     def submit(self, message: Message) -> None:
         with self._wake:
@@ -101,6 +102,10 @@ class EngineLoop:
             if outputs:
                 self._emit(outputs)
 
+    def _wake_up(self) -> None:
+        with self._wake:
+            self._wake.notify()
+
     def _has_something_to_do(self) -> bool:
         return bool(self._stopping or self._inbox or self._questions or self._scheduler.has_work)
 
@@ -116,6 +121,5 @@ class EngineLoop:
         return outputs
 
     def _abort_all(self) -> list[TokenOutput]:
-        requests = [*self._scheduler.waiting, *self._scheduler.table.running()]
-        outputs = [self._scheduler.abort(request.rid) for request in requests]
+        outputs = [self._scheduler.abort(request.rid) for request in self._scheduler.requests()]
         return [output for output in outputs if output is not None] + self._scheduler.drain()

@@ -38,6 +38,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """The same of the prompt's tokens after the first. None of the prompt is taken from the cache then."""
     speculate: bool = True
     """Whether the engine may guess tokens ahead, if it does at all. The output is the same either way."""
+    grammar: str | None = None
+    """What the output must be, as `engine.grammar` has it."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -96,3 +98,5 @@ class TokenOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of `token_id`, if the request asked."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """Of the next tokens of the prompt, the second to the last in all."""
+    invalid: bool = False
+    """Whether the error is the request's own: it could not have gone well."""

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deeproot.engine.batch import Int32Array, Int64Array, Logprobs, Sampled
-from deeproot.scheduler.flight import Step
+from deeproot.scheduler.flight import Appended, Step
 from deeproot.scheduler.messages import TokenLogprobs, TokenOutput
-from deeproot.scheduler.table import Appended, RunningTable
+from deeproot.scheduler.table import RunningTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.scheduler.constraints import Constraint
 from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
 
 
@@ -21,6 +22,8 @@ class Request:
     sampling: SamplingParams
     step_by_step: bool = False
     """Its next step needs its last token on the host (a mask or a penalty made there): it is never scheduled ahead."""
+    constraint: Constraint | None = None
+    """Where the output stands in its grammar, if it has one; also while the request is preempted."""
     row: int = -1
     """Row in the running table; -1 while waiting."""
     node: Node | None = None
@@ -53,6 +56,7 @@ class Request:
             message.token_ids,
             len(message.token_ids) // TOKEN_BYTES,
             message.sampling,
+            step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
             num_seen=message.seen,
         )
@@ -72,6 +76,17 @@ class Request:
 
     def ids(self) -> Int32Array:
         return np.frombuffer(self.token_ids, dtype=np.int32)
+
+    def why_impossible(self, max_model_len: int) -> str | None:
+        """Why the request can never run; None if it can."""
+        if self.num_prompt == 0:
+            return "the prompt is empty: send at least one token"
+        if self.num_prompt >= max_model_len:
+            most = max_model_len - 1
+            return (
+                f"the prompt has {self.num_prompt} tokens, the server takes at most {most} and one of output"
+            )
+        return None
 
     def account_run(self, num_computed: int) -> None:
         """Book the tokens of a run that ends with `num_computed` of them computed."""

@@ -11,6 +11,7 @@ step in flight uses them. Without overlap the same code runs with nothing in fli
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ from deeproot.engine.batch import Int64Array, Sampled
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
+from deeproot.scheduler.compiling import CompilingRequests
 from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
@@ -27,13 +30,21 @@ from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
-from deeproot.scheduler.table import Appended, RunningTable
+from deeproot.scheduler.table import RunningTable
 
 
 class Scheduler:
     """Runs requests over one model, pool and cache. Not thread-safe: one thread calls it."""
 
-    def __init__(self, config: SchedulerConfig, cache: RadixCache, pool: KVPool, runner: Forward) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: RadixCache,
+        pool: KVPool,
+        runner: Forward,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Without `constraints`, requests with a grammar are refused."""
         capacity = pool.num_pages * pool.page_size
         if cache.page_size != pool.page_size:
             raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
@@ -52,14 +63,16 @@ class Scheduler:
         self._limits: dict[str, int] = {}
         self._admission = Admission(cache, pool, self.table)
         self._refused: list[TokenOutput] = []
+        self._constraints = constraints
+        self.on_compiled: Callable[[], None] = lambda: None
+        """Called from any thread when `has_work` may have become true by itself."""
+        self.compiling = CompilingRequests(constraints, lambda: self.on_compiled())
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
         self._holdings = Holdings(cache, pool, self.table, self.flights)
-        self._speculation = (
-            None if config.speculation is None else Speculation(config.speculation, self.table)
-        )
+        self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
         """Take a request; one that can never run is answered with an error by the next step.
@@ -69,19 +82,24 @@ class Scheduler:
         if message.rid in self._limits:
             raise ValueError(f"a request {message.rid!r} is running already")
         request = Request.from_message(message)
-        error = self._why_impossible(request)
+        error = request.why_impossible(self.config.max_model_len)
         if error is not None:
-            last = TokenOutput(request.rid, None, error=error)
-            self._refused.append(request.finished("error", last, request.num_prompt))
+            self._refuse(request, error)
             return
         self._limits[request.rid] = min(
             request.num_prompt + request.sampling.max_tokens, self.config.max_model_len
         )
         self.counters.prompt += request.num_prompt
-        self.waiting.append(request)
+        if request.sampling.grammar is None:
+            self.waiting.append(request)
+        else:
+            self.compiling.add(request, request.sampling.grammar)
 
     def abort(self, rid: str) -> TokenOutput | None:
         """End a request; None if it is not here (any more)."""
+        compiling = self.compiling.withdraw(rid)
+        if compiling is not None:
+            return self._finish(compiling, "abort", TokenOutput(rid, None), compiling.num_tokens)
         for request in self.waiting:
             if request.rid == rid:
                 self.waiting.remove(request)
@@ -93,13 +111,20 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or len(self.table) or self._refused or self.flights)
+        """Whether `step` has something to do; a request whose grammar is being compiled is nothing yet."""
+        here = self.waiting or len(self.table) or self._refused or self.flights
+        return bool(here or self.compiling.has_ready)
+
+    def requests(self) -> list[Request]:
+        """All that have not ended."""
+        return [*self.compiling.requests(), *self.waiting, *self.table.running()]
 
     def step(self) -> list[TokenOutput]:
         """Launch the next step, and book as many as may not be in flight beside it: all, if there is no overlap.
 
         Returns the outputs of what was booked. A failing step ends the requests that were in it.
         """
+        self._take_compiled()
         outputs, self._refused = self._refused, []
         step = self.schedule()
         launched = step is not None and self._launch(step)
@@ -107,6 +132,18 @@ class Scheduler:
         while len(self.flights) > allowed:
             outputs += self._land()
         return outputs
+
+    def _take_compiled(self) -> None:
+        for compiled in self.compiling.take():
+            if compiled.error is None:
+                self.waiting.append(compiled.request)
+            else:
+                del self._limits[compiled.request.rid]
+                self._refuse(compiled.request, compiled.error)
+
+    def _refuse(self, request: Request, error: str) -> None:
+        last = TokenOutput(request.rid, None, error=error, invalid=True)
+        self._refused.append(request.finished("error", last, request.num_prompt))
 
     def drain(self) -> list[TokenOutput]:
         """Wait for all steps in flight and book them."""
@@ -127,7 +164,9 @@ class Scheduler:
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
-        num_drafted = self._draft(rows, extend)
+        num_drafted = self._speculation.draft(
+            rows, extend, self.config.max_num_batched_tokens, self._holdings.num_available
+        )
         if num_drafted is not None:
             extend = extend + num_drafted
             missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend)
@@ -139,16 +178,6 @@ class Scheduler:
         step = Step(rows, extend, sampling_rows, batch, num_drafted)
         self.table.expect(step)
         return step
-
-    def _draft(self, rows: Int64Array, extend: Int64Array) -> Int64Array | None:
-        """How many tokens are guessed ahead for each row: None, or as many as budget and free pages allow."""
-        if self._speculation is None:
-            return None
-        counts = self._speculation.draft(rows, self.config.max_num_batched_tokens - int(extend.sum()))
-        if counts is None:
-            return None
-        missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend + counts)
-        return counts if missing.sum() <= self._holdings.num_available else None
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
@@ -187,24 +216,24 @@ class Scheduler:
         for row in landed.rows[landed.certain > 1].tolist():
             self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
-        appended = self._append(landed)
+        appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
-        for i in np.flatnonzero(appended.stopped | appended.full).tolist():
+        errors = errors_of(table.constraints, landed.sampling_rows)
+        failed = np.array([error is not None for error in errors], dtype=np.bool_)
+        for i in np.flatnonzero(appended.stopped | appended.full | failed).tolist():
             last = int(appended.last[i])
             request = table.request(int(landed.sampling_rows[i]))
-            new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
+            if failed[i]:
+                output = TokenOutput(
+                    request.rid, None, error=f"the output's form cannot be kept: {errors[i]}"
+                )
+                new[last] = self._end(request, "error", output)
+            else:
+                new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
+        if self._constraints is not None and table.constraints:
+            self._constraints.follow(table.constraints, appended.rows, new)
         return outputs + new
-
-    def _append(self, landed: Landed) -> Appended:
-        if self._speculation is None or landed.num_drafted is None or not len(landed.num_drafted):
-            return self.table.append_tokens(landed.sampling_rows, landed.token_ids)
-        self.counters.drafted += int(landed.num_drafted.sum())
-        appended, num_accepted = self._speculation.append(
-            landed.sampling_rows, landed.num_drafted, landed.token_ids
-        )
-        self.counters.accepted += num_accepted
-        return appended
 
     def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
         return ~np.isin(rows, [request.row for request in self.leaving])
@@ -242,8 +271,7 @@ class Scheduler:
             if request is None:
                 break
             admitted = True
-            if self._speculation is not None:
-                self._speculation.start(request.row)
+            self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
             budget -= request.num_tokens - request.start
@@ -294,11 +322,3 @@ class Scheduler:
     ) -> TokenOutput:
         del self._limits[request.rid]
         return request.finished(reason, last, num_tokens)
-
-    def _why_impossible(self, request: Request) -> str | None:
-        longest = self.config.max_model_len
-        if request.num_prompt == 0:
-            return "the prompt is empty: send at least one token"
-        if request.num_prompt >= longest:
-            return f"the prompt has {request.num_prompt} tokens, the server takes at most {longest - 1} and one of output"
-        return None

@@ -1,7 +1,6 @@
 """The running requests in arrays, so that a step's bookkeeping costs per step and not per request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +14,13 @@ from deeproot.engine.batch import (
     SamplingBatch,
 )
 from deeproot.scheduler.config import SchedulerConfig
-from deeproot.scheduler.flight import Step
+from deeproot.scheduler.constraints import Constraint, mask_of
+from deeproot.scheduler.flight import Appended, Step
 from deeproot.scheduler.logit_rows import count_up, edits_of, prompt_rows
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.row_edits import RowEdits, has_edits, needs_last_token
 
 _NO_TOKEN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What a step's `N` sampled tokens became: `A` of them were appended to `R` rows."""
-
-    rows: Int64Array
-    """`[A]` the row of each."""
-    last: Int64Array
-    """`[R]` which of the `A` is the row's last."""
-    stopped: NDArray[np.bool_]
-    """`[R]` whether that is one of the row's stop ids."""
-    full: NDArray[np.bool_]
-    """`[R]` whether the row has reached its limit."""
-    kept: NDArray[np.bool_] | None = None
-    """`[N]` which were appended; None: all."""
 
 
 class RunningTable:
@@ -50,6 +34,7 @@ class RunningTable:
     def __init__(self, config: SchedulerConfig, page_size: int) -> None:
         n, width = config.max_num_seqs, config.max_model_len
         self.page_size = page_size
+        self._overlap = config.overlap
         self.rows: Int64Array = np.empty(0, dtype=np.int64)
         self.requests: list[Request | None] = [None] * n
         self.tokens: Int32Array = np.zeros((n, width), dtype=np.int32)
@@ -74,6 +59,8 @@ class RunningTable:
         self.num_logprobs: Int32Array = np.full(n, -1, dtype=np.int32)
         self.edits: dict[int, RowEdits] = {}
         """Of the rows that have any."""
+        self.constraints: dict[int, Constraint] = {}
+        """Of the rows whose output is held to a grammar."""
         self.scored: set[int] = set()
         """Rows that want the logarithms of their prompt's probabilities."""
         self._unused = list(range(n - 1, -1, -1))
@@ -103,10 +90,13 @@ class RunningTable:
         self.top_p[row] = sampling.top_p
         self.min_p[row] = sampling.min_p
         self.seeds[row] = sampling.seed
-        self.speculates[row] = sampling.speculate
+        # A draft's later places would need masks of their own.
+        self.speculates[row] = sampling.speculate and request.constraint is None
         self.num_logprobs[row] = -1 if sampling.logprobs is None else sampling.logprobs
         if has_edits(sampling):
             self.edits[row] = RowEdits(sampling, ids, request.num_prompt)
+        if request.constraint is not None:
+            self.constraints[row] = request.constraint
         if sampling.prompt_logprobs is not None:
             self.scored.add(row)
         self._set_stop_ids(row, sampling.stop_token_ids)
@@ -122,6 +112,7 @@ class RunningTable:
         self.requests[row] = None
         self.num_logprobs[row] = -1
         self.edits.pop(row, None)
+        self.constraints.pop(row, None)
         self.scored.discard(row)
         request.row = -1
         self._unused.append(row)
@@ -148,7 +139,8 @@ class RunningTable:
     def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
         """Pages that each row lacks to hold `num_tokens` tokens, 0 or more."""
         lacking: Int64Array = (num_tokens + (self.page_size - 1)) // self.page_size - self.num_pages[rows]
-        return lacking.clip(0)
+        # Not clip, which goes through Python and costs ten times as much.
+        return np.maximum(lacking, 0)
 
     def give_pages(self, rows: Int64Array, counts: Int64Array, pages: Int32Array) -> None:
         """Append `counts[i]` of `pages` to the pages of `rows[i]`."""
@@ -182,9 +174,8 @@ class RunningTable:
         samples = after >= self.num_expected[rows]
         last_tokens = cu_seqlens[1:].astype(np.int64) - 1
         input_ids = self.tokens[row_of_token, positions]
-        expected = before >= self.num_tokens[rows]
         fed = None
-        if expected.any():
+        if self._overlap and (expected := before >= self.num_tokens[rows]).any():
             fed = FedTokens(last_tokens[expected], self.sampled_at[rows[expected]])
             input_ids[fed.tokens] = 0
         sampling_rows = rows
@@ -217,6 +208,8 @@ class RunningTable:
         """Book a step that is about to be launched: of drafts, nothing is expected."""
         self.num_scheduled[step.rows] += step.certain
         self.num_expected[step.sampling_rows] += 1
+        if not self._overlap:
+            return
         if step.num_drafted is None:
             self.sampled_at[step.sampling_rows] = np.arange(len(step.sampling_rows))
         else:
@@ -283,6 +276,7 @@ class RunningTable:
             seeds=self.seeds[rows],
             positions=positions,
             edits=edits_of(self.edits, self.tokens, rows, positions) if self.edits else None,
+            mask=mask_of(self.constraints, rows) if self.constraints else None,
             num_logprobs=num_logprobs if num_logprobs.max(initial=-1) >= 0 else None,
         )
 

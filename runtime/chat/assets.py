@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deeproot.engine.gguf import GGUFFile
+from deeproot.engine.grammar import TokenBytes
 from deeproot.runtime.chat.errors import ModelFilesError, TemplateError
 from deeproot.runtime.chat.folder_vocabulary import read_json
 from deeproot.runtime.chat.template import ChatTemplate
@@ -70,6 +71,10 @@ class ModelAssets:
             )
         with GGUFFile(path) as file:
             return from_gguf_metadata(file.metadata, name=path.stem)
+
+    def token_bytes(self) -> TokenBytes:
+        """What the engine must know of the vocabulary to hold outputs to a grammar."""
+        return TokenBytes(self.tokenizer.pieces, self.tokenizer.special_ids, self.end_token_ids)
 
     def chat_template(self, source: str | None = None, *, keep_thinking: bool = False) -> ChatTemplate:
         """The model's template, or the given Jinja source in its place; TemplateError if there is none.

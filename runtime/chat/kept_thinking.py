@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.messages import Message
+from deeproot.runtime.chat.messages import REASONING_NAMES, Message
 
-_OPEN = "<think>"
+_OPEN, _CLOSE = "<think>", "</think>"
 _START, _END = "\ufdd4", "\ufdd5"  # no characters
 _USER: Message = {"role": "user", "content": "a"}
 
@@ -21,15 +21,17 @@ Render = Callable[[Sequence[Message], bool], str]
 def with_thinking(messages: Sequence[Message], render: Render) -> str:
     """The prompt, with the opening of the next reply, in which every reply says what it says in `messages`.
 
-    Replies whose content is empty or no text, or whose reasoning comes apart, are left to the template.
+    Reasoning that comes apart stands before the content again. Replies that have neither, or whose content is no text,
+    are left to the template.
     """
     shown, words = list(messages), dict[str, str]()
     for i, message in enumerate(messages):
-        content = message["content"]
-        apart = message.get("reasoning_content")
-        if message["role"] == "assistant" and isinstance(content, str) and content and not apart:
+        if message["role"] != "assistant" or not isinstance(message["content"], str):
+            continue
+        whole = with_reasoning_in_content(message)
+        if whole["content"]:
             name = f"{_START}{i}{_END}"
-            shown[i], words[name] = {**message, "content": name}, content
+            shown[i], words[name] = {**whole, "content": name}, whole["content"]
     text = render(shown, True)
     if any(text.count(name) != 1 for name in words):
         return render(messages, True)
@@ -40,6 +42,16 @@ def with_thinking(messages: Sequence[Message], render: Render) -> str:
         return section + content if found[0] in words and not content.startswith(_OPEN) else content
 
     return re.sub(f"{_START}\\d+{_END}", said, text)
+
+
+def with_reasoning_in_content(message: Message) -> Message:
+    """A reply with the reasoning that came apart written before its content, as thinking models write it."""
+    thoughts, content = message.get("reasoning_content"), message["content"]
+    if not thoughts or not isinstance(content, str):
+        return message
+    rest = {key: value for key, value in message.items() if key not in REASONING_NAMES}
+    gap = "\n\n" if content else ""
+    return {**rest, "content": f"{_OPEN}\n{thoughts.strip()}\n{_CLOSE}{gap}{content}"}
 
 
 def _section_of_opening(render: Render) -> str:

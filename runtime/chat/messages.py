@@ -8,7 +8,8 @@ from deeproot.runtime.chat.errors import TemplateError
 
 Message = dict[str, Any]
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+"""What clients and templates call the reasoning of a reply."""
 
 
 def checked_messages(messages: Sequence[Mapping[str, Any]], *, other_roles: frozenset[str]) -> list[Message]:
@@ -35,12 +36,16 @@ def _checked(message: Mapping[str, Any], index: int, other_roles: frozenset[str]
         )
     result = {key: value for key, value in message.items() if value is not None}
     result["content"] = _checked_content(message.get("content"), index)
-    named = next((name for name in _REASONING_NAMES if name in result), None)
+    named = next((name for name in REASONING_NAMES if name in result), None)
     if named is not None:
         if not isinstance(result[named], str):
             raise TemplateError("expected a string", message_index=index, field=named)
-        # Most templates read the one name, some the other.
-        result = {"thinking": result[named], **result, "reasoning_content": result[named]}
+        # Most templates read the first name, some another.
+        result = {
+            **dict.fromkeys(REASONING_NAMES, result[named]),
+            **result,
+            "reasoning_content": result[named],
+        }
     if "tool_calls" in result:
         result["tool_calls"] = _checked_calls(result["tool_calls"], index)
     return result

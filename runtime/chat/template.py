@@ -13,14 +13,16 @@ from deeproot.runtime.chat import builtin_tools
 from deeproot.runtime.chat.control_guard import ControlGuard, Rendering, Transform, transformed
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.jinja_env import compile_template, make_environment
-from deeproot.runtime.chat.kept_thinking import with_thinking
+from deeproot.runtime.chat.kept_thinking import with_reasoning_in_content, with_thinking
 from deeproot.runtime.chat.messages import (
+    REASONING_NAMES,
     Message,
     checked_messages,
     text_of_content,
     with_joined_content,
     with_parsed_arguments,
 )
+from deeproot.runtime.chat.open_end import cut_at_open_end, with_open_end
 from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
 
 _MODEL_WORDS = frozenset({"content", "reasoning_content", "reasoning", "thinking"})
@@ -36,6 +38,10 @@ class _Compiled:
         self.uses_tools = "tools" in find_undeclared_variables(tree)
         self.takes_parts = any(_named(loop.iter, "content") for loop in tree.find_all(nodes.For))
         self.literals = "\0".join(_literals(tree))
+        fields = {node.attr for node in tree.find_all(nodes.Getattr)}
+        fields |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        self.thinks_in_content = "</think>" in self.literals and fields.isdisjoint(REASONING_NAMES)
+        """Whether it looks for reasoning in the content only."""
 
     def render(self, variables: Mapping[str, Any]) -> str:
         try:
@@ -56,7 +62,8 @@ class ChatTemplate:
 
     Beyond that: tools work where the template knows none (see `builtin_tools`), a system message works where the
     template has no place for one (it opens the first user turn), a developer message is a system message unless the
-    template knows the role, and text that spells a control token stays text (see `control_guard`).
+    template knows the role, reasoning that comes apart stands in the content where the template looks for it only there,
+    and text that spells a control token stays text (see `control_guard`).
     """
 
     def __init__(
@@ -98,6 +105,11 @@ class ChatTemplate:
         """The same template at another time."""
         return ChatTemplate(self._sources, self._tokenizer, now=now, keep_thinking=self._keep_thinking)
 
+    def check(self, messages: Sequence[Mapping[str, Any]], *, with_tools: bool) -> None:
+        """TemplateError if a message is malformed."""
+        compiled = self._for_tools if with_tools else self._default
+        checked_messages(messages, other_roles=_roles_in(compiled))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -123,10 +135,20 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **template_kwargs: Any,
     ) -> Rendering:
-        """The prompt before it is tokenised, for `guard`. TemplateError as in `render`."""
-        return self.guard.rendering(self._renderer(messages, tools, add_generation_prompt, template_kwargs))
+        """The prompt before it is tokenised, for `guard`. TemplateError as in `render`.
+
+        `continue_final_message`: end it inside the last message, so that the model goes on with that;
+        `add_generation_prompt` must be False then.
+        """
+        if not continue_final_message:
+            return self.guard.rendering(
+                self._renderer(messages, tools, add_generation_prompt, template_kwargs)
+            )
+        opened = with_open_end(messages)
+        return cut_at_open_end(self.guard.rendering(self._renderer(opened, tools, False, template_kwargs)))
 
     def _renderer(
         self,
@@ -175,6 +197,8 @@ class ChatTemplate:
         return render
 
     def _arranged(self, messages: list[Message], compiled: _Compiled) -> list[Message]:
+        if compiled.thinks_in_content:
+            messages = [with_reasoning_in_content(m) if m["role"] == "assistant" else m for m in messages]
         if "developer" in compiled.literals:
             return messages
         return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]

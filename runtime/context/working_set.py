@@ -30,6 +30,8 @@ from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
 
 GENERATION_PROMPT = "generation_prompt"
 _USUAL_OVERHEAD = 8
+_ENVELOPE = 120
+"""Tokens of an envelope's tags and attributes, rather more than they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +142,11 @@ class WorkingSet:
             self._tokens.count, self._overhead, fixed, stager.replacements, stager.repeats, staged.folder
         )
 
-    def tokens_of_result(self, text: str) -> int:
-        """The most that a message of this text takes, longer ones shortened as tool results are."""
-        size = self._tokens.count(text) + self._overhead
-        most = None if self._result_tokens is None else self._result_tokens + self._overhead
-        return size if most is None else min(size, most)
+    def tokens_of_message(self, text: str, fields: str = "") -> int:
+        """About what a message of this text takes, longer ones shortened as results are. `fields`: its tool calls."""
+        size = self._tokens.count(text)
+        around = self._overhead + _ENVELOPE + self._tokens.count(fields)
+        return around + (size if self._result_tokens is None else min(size, self._result_tokens))
 
     def _new_stager(self) -> Stager:
         return Stager(

@@ -5,16 +5,25 @@ from contextlib import aclosing
 from typing import Protocol
 
 from fastapi import Request, Response
+from msgspec import UNSET
 
 from deeproot.runtime.output_text import OutputEnd
 from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
-from deeproot.runtime.server.explaining import with_explanations
+from deeproot.runtime.server.explaining import with_own_answer
 from deeproot.runtime.server.job import Job, Piece
-from deeproot.runtime.server.responses import CompletionTokensDetails, PromptTokensDetails, UsageInfo
+from deeproot.runtime.server.responses import (
+    CompletionTokensDetails,
+    OwnAnswer,
+    PromptTokensDetails,
+    UsageInfo,
+)
+from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.sse import Framing
 from deeproot.runtime.server.state import ServerState
+
+AnyJob = Job | SearchingJob
 
 
 class Shape(Protocol):
@@ -38,7 +47,9 @@ class Shape(Protocol):
         ...
 
 
-async def answer(request: Request, state: ServerState, job: Job, shape: Shape, *, stream: bool) -> Response:
+async def answer(
+    request: Request, state: ServerState, job: AnyJob, shape: Shape, *, stream: bool
+) -> Response:
     """Run `job` and answer with what comes of it. A client that leaves ends it; ClientGone if before the answer."""
     if not stream:
         return json_response(await until_disconnect(request, _whole(state, job, shape)))
@@ -48,16 +59,16 @@ async def answer(request: Request, state: ServerState, job: Job, shape: Shape, *
     return EventStream(first, events)
 
 
-async def _whole(state: ServerState, job: Job, shape: Shape) -> object:
+async def _whole(state: ServerState, job: AnyJob, shape: Shape) -> object:
     serving = state.ready()
     pieces: list[Piece] = []
     async with aclosing(job.run(serving.client, state.metrics)) as batches:
         async for batch in batches:
             pieces += batch
-    return _explained(job, shape.whole(pieces, usage_of(pieces)))
+    return _complete(job, shape.whole(pieces, usage_of(pieces, job.choices)))
 
 
-async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[bytes, None]:
+async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerator[bytes, None]:
     serving = state.ready()
     framing = shape.framing
     ends: list[Piece] = []
@@ -70,9 +81,9 @@ async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[
                 if chunks:
                     begun = True
                     yield b"".join(map(framing.event, chunks))
-        chunks = shape.last_chunks(usage_of(ends), at_least_one=_carries(job))
+        chunks = shape.last_chunks(usage_of(ends, job.choices), at_least_one=_own_answer(job) is not None)
         if chunks:
-            chunks[-1] = _explained(job, chunks[-1])
+            chunks[-1] = _complete(job, chunks[-1])
             yield b"".join(map(framing.event, chunks))
     except Exception as error:
         if not begun:
@@ -82,24 +93,30 @@ async def _events(state: ServerState, job: Job, shape: Shape) -> AsyncGenerator[
         yield framing.end
 
 
-def _carries(job: Job) -> bool:
-    """Whether the answer is to carry explanations."""
-    return job.explaining is not None and job.explaining.wanted
+def _own_answer(job: AnyJob) -> OwnAnswer | None:
+    """What the answer is to carry beside what its surface knows."""
+    explains = job.explaining is not None and job.explaining.wanted
+    if not explains and job.applied_edits is None:
+        return None
+    return OwnAnswer(
+        job.explaining.explanations if job.explaining is not None and explains else UNSET,
+        job.applied_edits if job.applied_edits is not None else UNSET,
+    )
 
 
-def _explained(job: Job, body: object) -> object:
-    if job.explaining is None or not job.explaining.wanted:
-        return body
-    return with_explanations(body, job.explaining.explanations)
+def _complete(job: AnyJob, body: object) -> object:
+    own = _own_answer(job)
+    return body if own is None else with_own_answer(body, own)
 
 
-def usage_of(pieces: Sequence[Piece]) -> UsageInfo:
-    """The usage of all choices together."""
-    ends: list[OutputEnd] = [piece.end for piece in pieces if piece.end is not None]
-    prompt = sum(end.usage.prompt for end in ends)
-    output = sum(end.usage.output for end in ends)
-    cached = sum(end.usage.cached for end in ends)
-    reasoning = sum(end.reasoning_tokens for end in ends)
+def usage_of(pieces: Sequence[Piece], choices: int = 1) -> UsageInfo:
+    """The usage of all choices together; of `choices` in a row, which share a prompt, the prompt counts once."""
+    ends = [(piece.index, piece.end) for piece in pieces if piece.end is not None]
+    firsts: list[OutputEnd] = [end for index, end in ends if index % choices == 0]
+    prompt = sum(end.usage.prompt for end in firsts)
+    cached = sum(end.usage.cached for end in firsts)
+    output = sum(end.usage.output for _, end in ends)
+    reasoning = sum(end.reasoning_tokens for _, end in ends)
     return UsageInfo(
         prompt, output, prompt + output, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
     )

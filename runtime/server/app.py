@@ -5,25 +5,50 @@ from typing import Any
 from fastapi import Depends, FastAPI
 
 from deeproot import __version__
-from deeproot.runtime.server import chat_routes, completion_routes, explain_routes, service_routes
+from deeproot.runtime.server import (
+    chat_routes,
+    completion_routes,
+    explain_routes,
+    service_routes,
+    tokenize_routes,
+)
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
 from deeproot.runtime.server.errors import install_error_handlers
-from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest
+from deeproot.runtime.server.messages_api import routes as messages_routes
+from deeproot.runtime.server.messages_api.errors import error_body
+from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
+from deeproot.runtime.server.responses_api import routes as responses_routes
+from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
+from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest, RequestModel
 from deeproot.runtime.server.state import ServerState
+from deeproot.runtime.server.tokenize_routes import DetokenizeRequest, TokenizeRequest
+
+_BODIES: tuple[type[RequestModel], ...] = (
+    ChatCompletionRequest,
+    CompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
+    ResponsesRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 
 
 def create_app(state: ServerState) -> FastAPI:
     """An application over `state`, which it does not start or stop."""
     app = FastAPI(title="deeproot", version=__version__)
     app.state.server = state
-    install_error_handlers(app)
+    install_error_handlers(app, {messages_routes.PREFIX: error_body})
     app.include_router(service_routes.router)
     guarded = [Depends(KeyCheck(state.options.api_keys))]
     max_bytes = state.options.max_body_bytes
     app.include_router(service_routes.models_router, dependencies=guarded)
     app.include_router(chat_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(messages_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(responses_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(tokenize_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)
     return app
@@ -36,7 +61,7 @@ def _describe_bodies(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         document = generate()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas.update(openapi_schemas([ChatCompletionRequest, CompletionRequest]))
+        schemas.update(openapi_schemas(_BODIES))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

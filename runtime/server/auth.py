@@ -16,20 +16,30 @@ class KeyCheck:
         self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, request: Request) -> None:
+        request.state.api_key_digest = b""
         if not self._digests:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if not scheme and "x-api-key" in request.headers:
+            # As Anthropic's clients send it.
+            scheme, token = "bearer", request.headers["x-api-key"]
         given = _digest(token.strip())
         # Every key is compared, so that the time says nothing about which one was near.
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        request.state.api_key_digest = given
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,
-                "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'.",
+                "The API key is missing or wrong: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        request.state.api_key_digest = given
+
+
+def owner_of(request: Request) -> str:
+    """Who sent a request that `KeyCheck` let pass: a digest of the key; empty where none is asked for."""
+    digest: bytes = request.state.api_key_digest
+    return digest.hex()
 
 
 def _digest(key: str) -> bytes:

@@ -15,13 +15,16 @@ from deeproot.runtime.chat.reply_events import (
     ReplyEvent,
     collect,
 )
+from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.server.job import Piece
+from deeproot.runtime.server.logprob_forms import chat_logprobs
 from deeproot.runtime.server.responses import (
     AssistantMessage,
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
     ChatCompletionChunk,
+    ChatLogprobs,
     Delta,
     FunctionCallPart,
     ToolCallDelta,
@@ -29,6 +32,7 @@ from deeproot.runtime.server.responses import (
     UsageInfo,
 )
 from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
+from deeproot.scheduler.messages import TokenLogprobs
 
 
 class ChatShape:
@@ -36,11 +40,15 @@ class ChatShape:
 
     framing = COMPLETIONS_FRAMING
 
-    def __init__(self, completion_id: str, model: str, include_usage: bool) -> None:
+    def __init__(
+        self, completion_id: str, model: str, include_usage: bool, tokenizer: Tokenizer | None = None
+    ) -> None:
+        """`tokenizer`: to spell the tokens of logarithms; None if none are wanted."""
         self._id = completion_id
         self._model = model
         self._created = int(time.time())
         self._usage_of_chunks = None if include_usage else UNSET
+        self._tokenizer = tokenizer
         self._begun: set[int] = set()
 
     def whole(self, pieces: Sequence[Piece], usage: UsageInfo) -> ChatCompletion:
@@ -55,8 +63,14 @@ class ChatShape:
         if piece.index not in self._begun:
             self._begun.add(piece.index)
             deltas.append(Delta(role="assistant", content=""))
-        deltas += [delta for event in piece.events if (delta := _delta(event)) is not None]
+        news = [delta for event in piece.events if (delta := _delta(event)) is not None]
+        logprobs = self._logprobs(piece.logprobs) if piece.logprobs else None
+        if logprobs is not None and not news:
+            # A token whose text is held back, or is none.
+            news.append(Delta(content=""))
         chunks: list[object] = [self._chunk(piece.index, delta, None) for delta in deltas]
+        for i, delta in enumerate(news):
+            chunks.append(self._chunk(piece.index, delta, None, logprobs if i == 0 else None))
         if piece.end is not None:
             chunks.append(self._chunk(piece.index, Delta(), piece.end.reason))
         return chunks
@@ -89,14 +103,22 @@ class ChatShape:
         )
         end = pieces[-1].end
         assert end is not None, "a choice's last piece has its end"
-        return ChatChoice(index=index, message=message, finish_reason=end.reason)
+        logprobs = self._logprobs([entry for piece in pieces for entry in piece.logprobs])
+        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=end.reason)
 
-    def _chunk(self, index: int, delta: Delta, finish_reason: str | None) -> ChatCompletionChunk:
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> ChatLogprobs | None:
+        return None if self._tokenizer is None else chat_logprobs(entries, self._tokenizer)
+
+    def _chunk(
+        self, index: int, delta: Delta, finish_reason: str | None, logprobs: ChatLogprobs | None = None
+    ) -> ChatCompletionChunk:
         return ChatCompletionChunk(
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=[ChatChunkChoice(index=index, delta=delta, finish_reason=finish_reason)],
+            choices=[
+                ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=finish_reason)
+            ],
             usage=self._usage_of_chunks,
         )
 

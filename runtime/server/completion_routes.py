@@ -8,29 +8,34 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
-from msgspec import UNSET, UnsetType
 
 from deeproot.runtime.chat.continuation import Prompt
-from deeproot.runtime.chat.reply_events import collect
 from deeproot.runtime.output_text import OutputText
-from deeproot.runtime.sampling_options import COMPLETION_MAX_TOKENS, check_token_ids
+from deeproot.runtime.sampling_options import (
+    COMPLETION_MAX_TOKENS,
+    MAX_CHOICES,
+    check_choices,
+    check_token_ids,
+)
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import (
     check_common,
-    engine_request,
+    engine_requests,
     new_id,
     sampling_options,
 )
-from deeproot.runtime.server.job import Job, Piece
-from deeproot.runtime.server.responses import TextChoice, TextCompletion, UsageInfo
+from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
-from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.structure_fields import grammar_of
+from deeproot.runtime.server.text_shape import Echo, TextShape
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
+from deeproot.runtime.structured.held import stops_of
+from deeproot.scheduler.messages import AddRequest
 
 
 def make_router(max_body_bytes: int) -> APIRouter:
@@ -50,9 +55,10 @@ def make_router(max_body_bytes: int) -> APIRouter:
         check_common(body, COMPLETION_UNSUPPORTED)
         completion_id = new_id("cmpl")
         asker = asker_of(request, body)
-        job = await asyncio.to_thread(_prepare, serving, body, asker, completion_id, started)
+        job, echoes = await asyncio.to_thread(_prepare, serving, body, asker, completion_id, started)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        shape = TextShape(completion_id, name, include_usage)
+        tokenizer = None if body.logprobs is None else serving.speech.assets.tokenizer
+        shape = TextShape(completion_id, name, include_usage, tokenizer=tokenizer, echoes=echoes)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     return router
@@ -60,43 +66,85 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 def _prepare(
     serving: Serving, body: CompletionRequest, asker: Asker, completion_id: str, started: float
-) -> Job:
+) -> tuple[Job, list[Echo]]:
+    """The engine's work, and what each choice's text begins with if the prompt is to be echoed."""
     speech = serving.speech
+    tokenizer = speech.assets.tokenizer
     defaults = dataclasses.replace(speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
-    given = _prompts(body)
-    options = sampling_options(body, body.max_tokens)
-    requests, texts, prompts = [], [], []
+    given, n = _prompts(body), check_choices(body.n)
+    if len(given) * n > MAX_CHOICES:
+        raise invalid(
+            f"{len(given)} prompts with n = {n} ask for {len(given) * n} answers, but a request gets at most "
+            f"{MAX_CHOICES}: lower n or send fewer prompts.",
+            "n",
+        )
+    _check_best_of(body, n)
+    # The engine always computes a token; where only the prompt is of interest, it is dropped.
+    no_output = bool(body.echo) and body.max_tokens == 0
+    options = sampling_options(
+        body,
+        1 if no_output else body.max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    grammar = grammar_of(body, speech.grammars)
+    requests: list[AddRequest] = []
+    texts: list[OutputText] = []
+    echoes: list[Echo] = []
+    prompts: list[Prompt] = []
     for i, one in enumerate(given):
         field = "prompt" if len(given) == 1 else f"prompt[{i}]"
         prompt = _prompt(serving, one, field, asker.tenant.namespace)
         prompts.append(prompt)
-        requests.append(
-            engine_request(
-                f"{completion_id}-{i}",
-                prompt.token_ids,
-                options,
-                defaults,
-                fallback_seed=serving.seeds.getrandbits(64),
-                prompt_field=field,
-            )
+        requests += engine_requests(
+            [f"{completion_id}-{i * n + k}" for k in range(n)],
+            prompt.token_ids,
+            options,
+            defaults,
+            fallback_seed=serving.seeds.getrandbits(64),
+            prompt_field=field,
+            grammar=grammar,
         )
-        texts.append(OutputText(speech.assets.tokenizer, options.stop, continues_text=True))
+        if body.echo:
+            text = one if isinstance(one, str) else tokenizer.decode(one)
+            echoes += [Echo(text, prompt.token_ids)] * n
+    for _ in requests:
+        text_of = OutputText(
+            tokenizer,
+            stops_of(grammar, options),
+            continues_text=True,
+            min_tokens=options.min_tokens,
+            no_output=no_output,
+        )
+        texts.append(text_of)
 
     def remember(index: int, token_ids: list[int]) -> None:
-        if isinstance(given[index], str):
-            serving.continuations.text.remember(prompts[index], token_ids)
+        if isinstance(given[index // n], str):
+            serving.continuations.text.remember(prompts[index // n], token_ids)
 
     saved = sum(prompt.tokens_saved for prompt in prompts)
     pending, told = explained(serving, asker, requests, None)
-    return Job(
+    job = Job(
         "completions",
         told,
         tuple(texts),
         started,
         remember=remember,
         tokens_saved=saved,
+        choices=n,
         explaining=pending,
     )
+    return job, echoes
+
+
+def _check_best_of(body: CompletionRequest, n: int) -> None:
+    if body.best_of not in (None, n):
+        raise invalid(
+            f"best_of is {body.best_of} and n is {n}: this server gives every answer that it computes. Ask for as many "
+            "as you want with n, with logprobs if you mean to choose among them, and leave best_of out.",
+            "best_of",
+            "unsupported",
+        )
 
 
 def _prompts(body: CompletionRequest) -> Sequence[str | list[int]]:
@@ -115,48 +163,3 @@ def _prompt(serving: Serving, prompt: str | list[int], field: str, namespace: by
         return serving.continuations.text.prompt(prompt, namespace)
     check_token_ids(prompt, serving.speech.defaults.vocab_size, field)
     return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
-
-
-class TextShape:
-    """See `answers.Shape`."""
-
-    framing = COMPLETIONS_FRAMING
-
-    def __init__(self, completion_id: str, model: str, include_usage: bool) -> None:
-        self._id = completion_id
-        self._model = model
-        self._created = int(time.time())
-        self._usage_of_chunks = None if include_usage else UNSET
-
-    def whole(self, pieces: Sequence[Piece], usage: UsageInfo) -> TextCompletion:
-        texts: dict[int, list[str]] = {}
-        reasons: dict[int, str] = {}
-        for piece in pieces:
-            texts.setdefault(piece.index, []).append(collect(piece.events).content)
-            if piece.end is not None:
-                reasons[piece.index] = piece.end.reason
-        choices = [
-            TextChoice(index=i, text="".join(texts[i]), finish_reason=reasons[i]) for i in sorted(texts)
-        ]
-        return self._body(choices, usage)
-
-    def chunks(self, piece: Piece) -> list[object]:
-        text = collect(piece.events).content
-        chunks: list[object] = []
-        if text:
-            chunks.append(self._chunk(TextChoice(index=piece.index, text=text)))
-        if piece.end is not None:
-            chunks.append(self._chunk(TextChoice(index=piece.index, text="", finish_reason=piece.end.reason)))
-        return chunks
-
-    def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
-        wanted = self._usage_of_chunks is not UNSET
-        return [self._body([], usage if wanted else UNSET)] if wanted or at_least_one else []
-
-    def _chunk(self, choice: TextChoice) -> TextCompletion:
-        return self._body([choice], self._usage_of_chunks)
-
-    def _body(self, choices: list[TextChoice], usage: UsageInfo | UnsetType | None) -> TextCompletion:
-        return TextCompletion(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
-        )

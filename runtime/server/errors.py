@@ -1,7 +1,7 @@
 """Errors in the form that OpenAI clients read: `{"error": {message, type, param, code}}`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -48,8 +48,16 @@ class ApiError(Exception):
         }
         return msgspec.json.encode({"error": error})
 
-    def response(self) -> Response:
-        return Response(self.body, self.status, self.headers, media_type="application/json")
+    def about(self, param: str) -> "ApiError":
+        """The same error, on another field."""
+        message = self.message
+        if self.param and message.startswith(self.param):
+            message = param + message.removeprefix(self.param)
+        return ApiError(self.status, message, param=param, code=self.code, headers=self.headers)
+
+    def response(self, body: bytes | None = None) -> Response:
+        """`body`: the error in another form than OpenAI's."""
+        return Response(body or self.body, self.status, self.headers, media_type="application/json")
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -79,11 +87,15 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "The server has failed on this request; its log says why.", code="internal_error")
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Send every failure in OpenAI's form."""
+def install_error_handlers(app: FastAPI, other_forms: Mapping[str, Callable[[ApiError], bytes]]) -> None:
+    """Send every failure in OpenAI's form, but under the path prefixes of `other_forms` in theirs."""
 
-    async def answer(_: Request, error: Exception) -> Response:
-        return as_api_error(error).response()
+    async def answer(request: Request, error: Exception) -> Response:
+        failure = as_api_error(error)
+        for prefix, form in other_forms.items():
+            if request.url.path == prefix or request.url.path.startswith(f"{prefix}/"):
+                return failure.response(form(failure))
+        return failure.response()
 
     async def nobody_listens(_: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_CLOSED)

@@ -11,7 +11,8 @@ from deeproot.runtime.output_text import OutputEnd, OutputText
 from deeproot.runtime.server.errors import ApiError
 from deeproot.runtime.server.explaining import Explaining
 from deeproot.runtime.server.metrics import Metrics
-from deeproot.scheduler.messages import AddRequest, TokenOutput
+from deeproot.runtime.server.responses import AppliedEdit
+from deeproot.scheduler.messages import AddRequest, TokenLogprobs, TokenOutput
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,10 @@ class Piece:
     events: Sequence[ReplyEvent]
     end: OutputEnd | None
     """Given with a choice's last piece."""
+    logprobs: Sequence[TokenLogprobs] = ()
+    """Of tokens of the text, if they were asked for."""
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+    """Of the next tokens of the prompt, from its second on, if they were asked for."""
 
 
 @dataclass(slots=True)
@@ -39,7 +44,16 @@ class Job:
     """Called with every choice that has ended well, and the tokens that it wrote, before the client knows."""
     tokens_saved: int = 0
     """Of the prompts, by remembered replies."""
+    choices: int = 1
+    """Requests in a row that share a prompt, which is counted once."""
     explaining: Explaining | None = None
+    applied_edits: tuple[AppliedEdit, ...] | None = None
+    """What was cleared of the conversation; None if nothing was asked for."""
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the first request's prompt."""
+        return len(self.requests[0].token_ids) // 4
 
     async def run(self, client: EngineClient, metrics: Metrics) -> AsyncGenerator[list[Piece], None]:
         """Submit, and yield what each step brings until every choice has ended.
@@ -73,6 +87,8 @@ class Job:
         events = text.feed(output)
         if text.wants_abort and not could_end:
             generation.abort(output.rid)
+        if output.invalid:
+            raise ApiError(400, output.error or "The request cannot be served.", code="invalid_request")
         if text.end is not None and text.end.reason == "error":
             raise ApiError(500, text.end.error or "The engine failed on this request.", code="engine_error")
         if text.end is not None and text.end.reason == "abort":
@@ -81,7 +97,7 @@ class Job:
             self.remember(index, text.token_ids)
             if self.explaining is not None:
                 self.explaining.ended(index, text)
-        return Piece(index, events, text.end)
+        return Piece(index, events, text.end, text.take_logprobs(), output.prompt_logprobs)
 
 
 class _Timer:

@@ -119,5 +119,11 @@ class _EngineGauges(Collector):
             "deeproot_preemptions", "Requests set back to waiting", counters.preemptions
         )
         yield CounterMetricFamily(
+            "deeproot_drafted_tokens", "Tokens guessed ahead and verified", counters.drafted
+        )
+        yield CounterMetricFamily(
+            "deeproot_accepted_tokens", "Guessed tokens that were right", counters.accepted
+        )
+        yield CounterMetricFamily(
             "deeproot_evicted_pages", "Pages evicted from the cache", counters.evicted_pages
         )

@@ -72,6 +72,7 @@ class ServerProcess:
         serving = self._state.serving
         if serving is not None:
             serving.client.close(_ENDING_S)
+        self._state.close()
         return self._exit_code
 
     async def _load(self) -> None:

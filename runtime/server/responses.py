@@ -6,11 +6,22 @@ from msgspec import UNSET, UnsetType
 from deeproot.runtime.explain.report import Explanation
 
 
+class AppliedEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a conversation was cleared, on request."""
+
+    type: str
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+    recomputed_input_tokens: int
+    """What clearing costs in this turn: tokens behind the first change, which no cache can hold."""
+
+
 class OwnAnswer(msgspec.Struct, frozen=True):
     """What no other server says; stands under `deeproot`."""
 
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[Explanation, ...] | UnsetType = UNSET
     """One a prompt."""
+    applied_edits: tuple[AppliedEdit, ...] | UnsetType = UNSET
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -68,17 +79,47 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the likeliest tokens at a place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(msgspec.Struct, frozen=True):
+    """Of a text completion: four lists alike in length."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+    """Characters of the text before each token."""
+
+
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
 
 
@@ -87,7 +128,7 @@ class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
 
 

@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from deeproot.runtime.sampling_options import MAX_LOGIT_BIAS
+
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 MAX_PROMPTS = 128
 
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Choices = Annotated[list[str], Field(fail_fast=True)]
 
 
 class RequestModel(BaseModel):
@@ -67,6 +70,8 @@ class FunctionDefinition(RequestModel):
 class Tool(RequestModel):
     type: Literal["function"] = "function"
     function: FunctionDefinition
+    defer_loading: bool | None = None
+    """Leave it out of the prompt until the model has searched for it."""
 
 
 class StreamOptions(RequestModel):
@@ -82,6 +87,63 @@ class OwnOptions(RequestModel):
     """Say in the answer why the prompt was or was not cached."""
     since: Annotated[str, Field(max_length=128)] | None = None
     """The id of an earlier answer with which to compare, for the explanation."""
+
+
+class Amount(RequestModel):
+    type: Literal["input_tokens", "tool_uses"]
+    value: Annotated[int, Field(ge=0)]
+
+
+class Tokens(RequestModel):
+    type: Literal["input_tokens"] = "input_tokens"
+    value: Annotated[int, Field(ge=0)]
+
+
+class Uses(RequestModel):
+    type: Literal["tool_uses"] = "tool_uses"
+    value: Annotated[int, Field(ge=0)]
+
+
+class ContextEdit(RequestModel):
+    """Clearing of old tool results, as Anthropic's API has it; see `runtime.chat.clearing`."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: Amount | None = None
+    keep: Uses | None = None
+    clear_at_least: Tokens | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | None = None
+
+
+class ContextManagement(RequestModel):
+    edits: Annotated[list[ContextEdit], Field(max_length=1)] = []
+
+
+class JsonSchemaFormat(RequestModel):
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    """Makes no difference: a schema is always enforced."""
+
+
+class ResponseFormat(RequestModel):
+    """What the text of an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    """With json_object, as llama.cpp's server takes it."""
+
+
+class StructuredOutputsOptions(RequestModel):
+    """One of them, as vLLM takes it; see `runtime.structured.options`."""
+
+    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
 
 
 class GenerationRequest(RequestModel):
@@ -104,10 +166,26 @@ class GenerationRequest(RequestModel):
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
     n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
+    """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Requests with different salts share no cached prefix."""
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputsOptions | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    ebnf: str | None = None
     deeproot: OwnOptions | None = None
 
 
@@ -116,6 +194,11 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    """Go on with the last message instead of answering it."""
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -123,6 +206,7 @@ class ChatCompletionRequest(GenerationRequest):
     separate_reasoning: bool | None = None
     """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
+    context_management: ContextManagement | None = None
 
 
 class CompletionRequest(GenerationRequest):
@@ -134,3 +218,7 @@ class CompletionRequest(GenerationRequest):
         | Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True)]
         | Annotated[list[TokenIds], Field(max_length=MAX_PROMPTS, fail_fast=True)]
     )
+    logprobs: int | None = None
+    echo: bool | None = None
+    """Begin the text with the prompt."""
+    best_of: int | None = None

@@ -1,17 +1,20 @@
 """What a server knows; it hangs on `app.state` and is handed to the routes."""
 
 import random
+import sqlite3
 import time
 from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from deeproot.runtime.chat.search_memory import SearchMemory
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
-from deeproot.runtime.options import ServerOptions
+from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.responses_api.archive import ResponseArchive
 from deeproot.runtime.speech import Speech
 
 
@@ -25,6 +28,7 @@ class Serving:
     """Source of the seeds of requests that bring none."""
     continuations: Continuations
     explainer: Explainer
+    searches: SearchMemory = field(default_factory=SearchMemory)
 
 
 @dataclass(slots=True)
@@ -36,8 +40,21 @@ class ServerState:
     metrics: Metrics = field(default_factory=Metrics)
     created: int = field(default_factory=lambda: int(time.time()))
     serving: Serving | None = None
+    responses: ResponseArchive = field(init=False)
     closing: str | None = None
     """Why no more requests are taken, once the server shuts down."""
+
+    def __post_init__(self) -> None:
+        """Raises SetupError if the store of responses cannot be opened."""
+        path = self.options.response_store
+        try:
+            self.responses = ResponseArchive(path, self.options.response_store_bytes)
+        except sqlite3.Error as error:
+            raise SetupError(f"--response-store {path} cannot be opened: {error}") from None
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        self.responses.close()
 
     def ready(self) -> Serving:
         """What is being served; raises a 503 before, after, and when the engine has failed."""

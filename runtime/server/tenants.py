@@ -9,7 +9,7 @@ from deeproot.runtime.explain.history import Tenant
 
 def tenant_of(request: Request, salt: str | None) -> Tenant:
     """The tenant of an authorised request. salt: the body's `cache_salt`."""
-    owner: bytes = getattr(request.state, "api_key_digest", b"")
+    owner: bytes = request.state.api_key_digest
     if not owner and not salt:
         return Tenant()
     parts = owner + (salt or "").encode("utf-8", "surrogatepass")

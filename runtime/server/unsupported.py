@@ -6,23 +6,13 @@ from typing import Any
 from deeproot.runtime.server.errors import invalid
 
 _OFF: tuple[Any, ...] = (False,)
-_ZERO: tuple[Any, ...] = (0, 0.0)
 _ONE: tuple[Any, ...] = (1, 1.0)
 _NEVER: tuple[Any, ...] = ()
 
 _BOTH: Mapping[str, tuple[Any, ...]] = {
-    "presence_penalty": _ZERO,
-    "frequency_penalty": _ZERO,
-    "repetition_penalty": _ONE,
     "length_penalty": _ONE,
-    "logit_bias": ({},),
-    "logprobs": _OFF,
-    "top_logprobs": (0,),
     "prompt_logprobs": _NEVER,
-    "best_of": (1,),
     "use_beam_search": _OFF,
-    "response_format": ({"type": "text"},),
-    "min_tokens": (0,),
     "bad_words": ([],),
     "allowed_token_ids": _NEVER,
     "include_stop_str_in_output": _OFF,
@@ -31,15 +21,6 @@ _BOTH: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": _NEVER,
     "truncate_prompt_tokens": _NEVER,
     "logits_processors": ([],),
-    "guided_json": _NEVER,
-    "guided_regex": _NEVER,
-    "guided_choice": _NEVER,
-    "guided_grammar": _NEVER,
-    "structured_outputs": _NEVER,
-    "json_schema": _NEVER,
-    "regex": _NEVER,
-    "choice": _NEVER,
-    "ebnf": _NEVER,
     "prompt_embeds": _NEVER,
 }
 _CHAT: Mapping[str, tuple[Any, ...]] = {
@@ -48,13 +29,11 @@ _CHAT: Mapping[str, tuple[Any, ...]] = {
     "audio": _NEVER,
     "modalities": (["text"],),
     "web_search_options": _NEVER,
-    "continue_final_message": _OFF,
-    "add_generation_prompt": (True,),
     "echo": _OFF,
     "documents": ([],),
     "chat_template": _NEVER,
 }
-_COMPLETION: Mapping[str, tuple[Any, ...]] = {"echo": _OFF, "suffix": ("",)}
+_COMPLETION: Mapping[str, tuple[Any, ...]] = {"suffix": ("",), "top_logprobs": (0,)}
 
 CHAT_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {**_BOTH, **_CHAT}
 """Field -> the values that ask for nothing, and so are let through."""

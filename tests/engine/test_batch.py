@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.engine.batches import Chunk, make_batch
 from tests.engine.hf import make_runner, tiny_llama
 from tests.engine.sequences import random_ids, scattered_pages
 
-from deeproot.engine.batch import pad_decodes
+from deeproot.engine.batch import one_sequence, pad_decodes
 
 
 def test_padding_changes_no_logits_and_no_page_but_its_own(tmp_path: Path) -> None:
@@ -41,3 +42,20 @@ def test_only_decodes_that_fit_can_be_padded() -> None:
         pad_decodes(decodes, 1, 9, 16)
     with pytest.raises(ValueError, match="3 new tokens of 2 sequences"):
         pad_decodes(make_batch([Chunk([1, 2, 3], 2, [0]), Chunk([1, 2], 0, [1])], 16), 4, 9, 16)
+
+
+def test_a_batch_of_one_sequence() -> None:
+    ids, pages = list(range(40)), [3, 1, 2, 0]
+    made = one_sequence(np.array(ids, np.int32), 17, np.array(pages, np.int32), 16)
+    wanted = make_batch([Chunk(ids, 17, pages[:3], all_logits=True)], 16)
+    for name in (
+        "input_ids",
+        "positions",
+        "slot_mapping",
+        "page_table",
+        "cu_seqlens_q",
+        "seq_lens",
+        "logits_indices",
+    ):
+        assert np.array_equal(getattr(made, name), getattr(wanted, name)), name
+    assert (made.sampling.temperature == 0).all()

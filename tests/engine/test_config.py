@@ -27,6 +27,7 @@ LLAMA2: dict[str, Any] = {
     "rms_norm_eps": 1e-05,
     "vocab_size": 32000,
 }
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 LLAMA31: dict[str, Any] = {
     **LLAMA2,
     "num_key_value_heads": 8,
@@ -98,8 +99,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             {"quantization_config": {"quant_method": method}},
             f"quantization_config with quant_method '{method}' is not supported; use the unquantised.*GGUF",
         )
-        for method in ("awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors")
+        for method in ("awq", "gptq", "bitsandbytes", "compressed-tensors")
     },
+    "fp8 without tiles": (
+        {"quantization_config": {"quant_method": "fp8"}},
+        "quant_method 'fp8' is supported only with 'weight_block_size'",
+    ),
+    "fp8 with tiles that are none": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 0]}},
+        "'weight_block_size' must be two whole numbers of at least 1",
+    ),
+    "fp8 of another format": (
+        {"quantization_config": {**FP8, "fmt": "e5m2"}},
+        "fmt 'e5m2' is not supported for quant_method 'fp8'; supported: e4m3",
+    ),
+    "fp8 with stored scales of activations": (
+        {"quantization_config": {**FP8, "activation_scheme": "static"}},
+        "activation_scheme 'static' is not supported for quant_method 'fp8'; supported: dynamic",
+    ),
     "quantised somehow": ({"quantization_config": {}}, "quant_method 'None' is not supported"),
     "rope kind": (
         {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}},
@@ -172,6 +189,8 @@ ROPES: list[dict[str, Any]] = [
     rope=st.sampled_from(ROPES),
     rope_changes=st.lists(JSON, max_size=3),
     max_model_len=st.none() | st.integers(1, 10**9),
+    fp8_changes=st.none()
+    | st.dictionaries(st.sampled_from([*FP8, "fmt", "activation_scheme"]), JSON, max_size=2),
 )
 def test_any_json_gives_a_config_or_a_config_error(
     architecture: str,
@@ -179,9 +198,12 @@ def test_any_json_gives_a_config_or_a_config_error(
     rope: dict[str, Any],
     rope_changes: list[Any],
     max_model_len: int | None,
+    fp8_changes: dict[str, Any] | None,
 ) -> None:
     inner = dict(zip(reversed(rope), rope_changes, strict=False))
     data = {**LLAMA31, "architectures": [architecture], "rope_scaling": {**rope, **inner}, **changes}
+    if fp8_changes is not None:
+        data["quantization_config"] = {**FP8, **fp8_changes}
     try:
         config = config_from_dict(data, max_model_len)
     except ConfigError:

@@ -25,6 +25,8 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
 from deeproot.kernels.configs import DecodeConfig, PrefillConfig
+from deeproot.runtime.engine_setup import _capture_graphs
+from deeproot.runtime.options import SetupError
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.invariants import check_idle
 from deeproot.scheduler.messages import AddRequest, SamplingParams
@@ -91,8 +93,8 @@ def test_replayed_steps_give_what_plain_ones_give(model: Path) -> None:
     for chosen in ([0, 1, 2], [0, 1, 2], [0, 1, 2], [1], [1], [2, 0], [2, 0], [0, 1, 2]):
         chunks = [Chunk(sequences[i], cached[i], pages[i]) for i in chosen]
         batch = make_batch(chunks, plain.pool.page_size)
-        tokens = runner.forward(batch)
-        assert tokens.tolist() == plain.forward(batch).tolist()
+        tokens = runner.forward(batch).token_ids
+        assert tokens.tolist() == plain.forward(batch).token_ids.tolist()
         for i, token in zip(chosen, tokens.tolist(), strict=True):
             cached[i] = len(sequences[i])
             sequences[i].append(token)
@@ -110,8 +112,20 @@ def test_all_sizes_can_be_captured_before_the_first_request(model: Path) -> None
     (ids,) = random_ids(18)
     for n in (17, 18):
         batch = make_batch([Chunk(ids[:n], 17 if n == 18 else 0, [3, 1])], plain.pool.page_size)
-        assert runner.forward(batch).tolist() == plain.forward(batch).tolist()
+        assert runner.forward(batch).token_ids.tolist() == plain.forward(batch).token_ids.tolist()
     assert len(captures.graphs) == 3
+
+
+def test_a_failing_capture_ends_the_start_with_what_to_do(model: Path) -> None:
+    runner, _ = with_graphs(make_runner(model), [1])
+
+    def fail(compute: Compute, attention: AttentionBackend) -> Graph:
+        raise RuntimeError("operation not permitted")
+
+    assert runner.graphs is not None
+    runner.graphs._capture = fail
+    with pytest.raises(SetupError, match=r"operation not permitted.*--enforce-eager"):
+        _capture_graphs(runner)
 
 
 def test_batches_larger_than_any_graph_run_without(model: Path) -> None:
@@ -125,7 +139,7 @@ def test_batches_larger_than_any_graph_run_without(model: Path) -> None:
             for ids, own in zip(sequences, pages, strict=True)
         ]
         batch = make_batch(chunks, plain.pool.page_size)
-        assert runner.forward(batch).tolist() == plain.forward(batch).tolist()
+        assert runner.forward(batch).token_ids.tolist() == plain.forward(batch).token_ids.tolist()
     assert not captures.graphs
 
 

@@ -28,7 +28,7 @@ def by_definition(
     if prompt + output:
         processor = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)
         values = processor(torch.tensor([prompt + output]), torch.from_numpy(values[None]))[0].numpy()
-    counts = np.bincount(output, minlength=VOCAB)
+    counts = np.bincount(output, minlength=len(logits))
     return values - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
 
 

@@ -126,7 +126,7 @@ def _milestone(field: str, claim: Milestone, before: int, trace: Trace) -> Itera
 
 
 def _invented(field: str, claim: Milestone, trace: Trace) -> Contradiction:
-    kind = trace.kinds.get(claim.event)
+    kind = trace.events[claim.event - 1].kind if 0 < claim.event <= trace.upto else None
     if kind is None:
         recorded = f"the log has no event {claim.event} up to {trace.upto}"
     else:

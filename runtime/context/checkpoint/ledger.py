@@ -1,11 +1,9 @@
 """The checkpoint that needs no model: read off the log and the disk, so that it passes the gates by construction."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
-from deeproot.runtime.context.calls import calls_of
 from deeproot.runtime.context.checkpoint.files import Files
 from deeproot.runtime.context.checkpoint.schema import (
     DIGITS,
@@ -18,6 +16,7 @@ from deeproot.runtime.context.checkpoint.schema import (
     Milestone,
 )
 from deeproot.runtime.context.checkpoint.trace import Outcome, Trace, shown
+from deeproot.runtime.context.control_text import well_formed
 from deeproot.runtime.context.event_actions import EventActions
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.filters.observation import Action
@@ -69,15 +68,10 @@ def ledger(trace: Trace, files: Files, limits: LedgerLimits | None = None) -> Ch
 def _actions(trace: Trace) -> list[_Done]:
     """Every result with what its call did to files."""
     reader = EventActions()
-    calls: dict[str, Mapping[str, Any]] = {}
-    done = []
-    for event in trace.log.read(1, trace.upto + 1):
-        if event.kind is EventKind.ASSISTANT:
-            calls.update(calls_of(event))
-        elif event.kind is EventKind.TOOL_RESULT:
-            action = reader.read(event, trace.log.text(event), calls.get(event.call_id or ""))
-            done.append(_Done(trace.outcomes[event.seq], action))
-    return done
+    return [
+        _Done(outcome, reader.read(outcome.event, trace.log.text(outcome.event), outcome.made))
+        for outcome in trace.outcomes.values()
+    ]
 
 
 def _kept(done: Sequence[_Done], limit: int) -> list[_Done]:
@@ -129,19 +123,16 @@ def _proof(each: _Done, trace: Trace) -> str:
 
 def _newest_words(trace: Trace) -> str:
     """What the model said last, if it said anything."""
-    words = ""
-    for event in trace.log.read(1, trace.upto + 1):
-        if event.kind is EventKind.ASSISTANT:
-            words = trace.log.text(event).strip() or words
-    return words
+    for event in reversed(trace.events):
+        if event.kind is EventKind.ASSISTANT and (words := trace.log.text(event).strip()):
+            return words
+    return ""
 
 
 def _artifacts(trace: Trace, done: Sequence[_Done], files: Files, limit: int) -> tuple[Artifact, ...]:
     """Files that still are there: those that were changed first, then those that were read, newest first; by path."""
     versions = [
-        str(event.data.get("uri", ""))
-        for event in trace.log.read(1, trace.upto + 1)
-        if event.kind is EventKind.FILE_VERSION
+        str(event.data.get("uri", "")) for event in trace.events if event.kind is EventKind.FILE_VERSION
     ]
     changed = chain.from_iterable(each.action.changes for each in reversed(done))
     read = (each.action.shows for each in reversed(done) if each.action.shows is not None)
@@ -156,5 +147,6 @@ def _artifacts(trace: Trace, done: Sequence[_Done], files: Files, limit: int) ->
 
 
 def _names(uris: Iterable[str], files: Files) -> Iterable[str]:
+    """Each file's name once. Names that are no Unicode have no canonical spelling and are left out."""
     names = (files.name(uri) for uri in uris)
-    return dict.fromkeys(name for name in names if name)
+    return dict.fromkeys(name for name in names if name and name == well_formed(name))

@@ -79,7 +79,7 @@ async def make_checkpoint(
     attempts: list[Attempt] = []
     request = ask(trace, draft, messages)
     for _ in range(tries):
-        outcome = await _try(client, request, trace, disk, max_tokens)
+        outcome = await _try(client, request, draft, trace, disk, max_tokens)
         if isinstance(outcome, Checkpoint):
             return AuditedCheckpoint(outcome, digest(outcome), "model", tuple(attempts))
         attempts.append(outcome)
@@ -134,7 +134,12 @@ def _accept(
 
 
 async def _try(
-    client: ChatModel, request: Sequence[Mapping[str, Any]], trace: Trace, files: Files, max_tokens: int
+    client: ChatModel,
+    request: Sequence[Mapping[str, Any]],
+    draft: Checkpoint,
+    trace: Trace,
+    files: Files,
+    max_tokens: int,
 ) -> Checkpoint | Attempt:
     try:
         answer = await client.complete(request, max_tokens=max_tokens, json_schema=answer_schema())
@@ -145,4 +150,7 @@ async def _try(
         return Attempt(answer, (proposal,))
     checkpoint = complete(proposal, trace, files)
     reasons = audit(checkpoint, trace, files)
+    if draft.milestones and not checkpoint.milestones:  # nothing false in it, and nothing to go on from
+        recorded = f"the log has {len(trace.outcomes)} results; keep those that the next steps rest on"
+        reasons.append(Contradiction("milestones", "milestones", "nothing was done", recorded))
     return Attempt(answer, tuple(reasons)) if reasons else checkpoint

@@ -4,7 +4,9 @@ from collections.abc import Collection
 from typing import Any
 
 from deeproot.runtime.context.canonical import canonical_json
+from deeproot.runtime.context.checkpoint.diagnostics import open_diagnostics
 from deeproot.runtime.context.checkpoint.make import AuditedCheckpoint
+from deeproot.runtime.context.compaction.escrow import escrow_text
 from deeproot.runtime.context.envelope import Envelopes, Provenance
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import EventKind
@@ -13,11 +15,14 @@ from deeproot.runtime.context.events import EventKind
 def record_text(
     log: EventLog, audited: AuditedCheckpoint, envelopes: Envelopes, stale: Collection[str] = ()
 ) -> str:
-    """The record in its envelope. The same bytes each time. `stale`: artifacts that have changed since it was made."""
+    """The record in its envelope, with the diagnostics that are open after its last event, from the log. The same bytes
+    each time. `stale`: artifacts that have changed since it was made."""
     upto = audited.checkpoint.upto
+    found = open_diagnostics(log, upto)
+    body = record_body(log, audited, stale) + (f"\n{escrow_text(found)}" if found else "")
     read_at = log.event(upto).time_ns if upto else 0
     provenance = Provenance(f"checkpoint://e{upto}", read_at, audited.digest, "verified")
-    return envelopes.wrap("artifact", record_body(log, audited, stale), provenance)
+    return envelopes.wrap("artifact", body, provenance)
 
 
 def record_body(log: EventLog, audited: AuditedCheckpoint, stale: Collection[str] = ()) -> str:

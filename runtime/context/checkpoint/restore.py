@@ -74,7 +74,8 @@ class FromCheckpoint:
         """What stays of the turns that the checkpoint covers, the turns that are staged as they are, and what goes."""
         covered = [group for group in groups if group.last_seq <= self.upto]
         old = covered[: max(0, len(covered) - self.tail_turns)]
-        newest = [group for group in groups if group not in old]
+        gone = {id(group) for group in old}
+        newest = [group for group in groups if id(group) not in gone]
         return [g for g in old if g.anchored], newest, [g for g in old if not g.anchored]
 
     def _mend(self, staged: Sequence[Group], gone: Sequence[Group], context: PlanContext) -> None:

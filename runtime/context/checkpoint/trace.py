@@ -1,6 +1,6 @@
 """The raw log as the gates need it: goal, constraints, and what every call really gave."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ class Outcome:
     call_id: str
     call: str
     """The call that it answers, spelled on one line; empty if the log does not have it."""
+    made: Mapping[str, Any] | None
+    """That call as `calls_of` has it."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,8 @@ class Trace:
     instructions: list[Event] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """By event number, in the log's order."""
-    kinds: dict[int, EventKind] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    """All of them; event n at index n - 1."""
     pending: dict[str, int] = field(default_factory=dict)
     """Calls without a result, and the event that made them."""
 
@@ -66,8 +69,8 @@ def read_trace(log: EventLog, upto: int | None = None) -> Trace:
         raise ValueError(f"upto is {upto}, but the log has {len(log)} events; give at most that")
     trace = Trace(log, last)
     calls: dict[str, Mapping[str, Any]] = {}
-    for event in _events(log, last):
-        trace.kinds[event.seq] = event.kind
+    for event in log.read(1, last + 1):
+        trace.events.append(event)
         match event.kind:
             case EventKind.INSTRUCTION:
                 _instruction(trace, event)
@@ -78,10 +81,6 @@ def read_trace(log: EventLog, upto: int | None = None) -> Trace:
             case EventKind.TOOL_RESULT:
                 _outcome(trace, event, calls.get(event.call_id or ""))
     return trace
-
-
-def _events(log: EventLog, last: int) -> Iterator[Event]:
-    return log.read(1, last + 1)
 
 
 def _instruction(trace: Trace, event: Event) -> None:
@@ -104,4 +103,4 @@ def _outcome(trace: Trace, event: Event, call: Mapping[str, Any] | None) -> None
     call_id = well_formed(event.call_id or "")
     trace.pending.pop(call_id, None)
     spelled = "" if call is None else spell_call(call, MAX_CALL)
-    trace.outcomes[event.seq] = Outcome(event, call_id, spelled)
+    trace.outcomes[event.seq] = Outcome(event, call_id, spelled, call)

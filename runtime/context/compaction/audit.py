@@ -1,8 +1,10 @@
 """Looks at a compaction before it is swapped in: what must not be lost, is there; what must shrink, shrank."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from deeproot.runtime.context.compaction.draft import Draft
+from deeproot.runtime.context.compaction.escrow import MORE
 from deeproot.runtime.context.items import Item
 
 _PINNED = ("policy", "constraint", "tools", "demo", "task", "turn")
@@ -30,16 +32,22 @@ def _lost(before: Sequence[Item], after: Sequence[Item], shortened: set[int]) ->
 
 
 def _split(before: Sequence[Item], after: Sequence[Item]) -> list[str]:
-    """Results without their call and calls without the result that they had."""
+    """Results without their call, and calls without the result that they had. Some models use an id more than once."""
+    was, now = _unpaired(before), _unpaired(after)
     return [
-        f"call {call_id} is split from its result" for call_id in sorted(_halves(after) - _halves(before))
+        f"call {call_id} is split from its result" for call_id in sorted(now) if now[call_id] != was[call_id]
     ]
 
 
-def _halves(items: Sequence[Item]) -> set[str]:
-    made = {call_id for item in items if item.part == "assistant" for call_id in item.call_ids}
-    answered = {item.call_id for item in items if item.part == "observation" and item.call_id is not None}
-    return made ^ answered
+def _unpaired(items: Sequence[Item]) -> Counter[str]:
+    """Of each call id, how many more calls there are than results."""
+    more: Counter[str] = Counter()
+    for item in items:
+        if item.part == "assistant":
+            more.update(item.call_ids)
+        elif item.part == "observation" and item.call_id is not None:
+            more[item.call_id] -= 1
+    return more
 
 
 def _unsaid(draft: Draft) -> list[str]:
@@ -58,4 +66,4 @@ def _unsaid(draft: Draft) -> list[str]:
 
 
 def _verbatim(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith("[")
+    return bool(line.strip()) and not line.endswith(MORE)

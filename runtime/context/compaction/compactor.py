@@ -1,10 +1,10 @@
 """Keeps a working set under its high water mark: one batch down to the low one, planned, audited, swapped in whole."""
 
 import asyncio
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from deeproot.runtime.context.budget import Budget, BudgetError
 from deeproot.runtime.context.chat_model import ChatModel
@@ -16,10 +16,12 @@ from deeproot.runtime.context.compaction.layers import Layer, default_layers
 from deeproot.runtime.context.compaction.strategies import JOINT
 from deeproot.runtime.context.compaction.strategy import Strategy, Tools, Unit
 from deeproot.runtime.context.compaction.summarise import Summariser
+from deeproot.runtime.context.cost_oracle import CostOracle, EditCost
 from deeproot.runtime.context.event_log import EventLog, NewEvent
 from deeproot.runtime.context.events import Event, payload_text
 from deeproot.runtime.context.grouping import root_items
 from deeproot.runtime.context.items import Item
+from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.runtime.context.working_set import WorkingSet
 
 
@@ -41,7 +43,8 @@ class Status(StrEnum):
 class Outcome:
     """`before` and `after`: tokens of the prompt, with what is to come. `layers`: what was done, in order.
 
-    `swapped`: whether the prompt has changed. `message`: one sentence for a person.
+    `swapped`: whether the prompt has changed. `message`: one sentence for a person. `cost`: of the next call, where the
+    compactor was given an oracle and the prompt has changed.
     """
 
     status: Status
@@ -51,6 +54,7 @@ class Outcome:
     layers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     swapped: bool = False
+    cost: EditCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Compactor:
 
     `budget`: usable tokens of one call, or a `Budget` with its marks; not more than the policy's own. `model`: for
     strategies that ask one (None: the deterministic extractor). `keep_turns`: newest turns that are never summarised.
-    `episode_turns`: the most turns of one episode. For one event loop.
+    `episode_turns`: the most turns of one episode. `oracle`: prices what is swapped in. For one event loop.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Compactor:
         layers: Sequence[Layer] | None = None,
         keep_turns: int = 3,
         episode_turns: int = 8,
+        oracle: CostOracle | None = None,
     ) -> None:
         self.budget = budget if isinstance(budget, Budget) else Budget(budget)
         self.strategy = strategy
@@ -88,18 +93,25 @@ class Compactor:
         self._layers = default_layers() if layers is None else tuple(layers)
         self._keep = keep_turns
         self._episode_turns = episode_turns
+        self._oracle = oracle
         self._lock = asyncio.Lock()
         self._known: _Known | None = None
 
     async def extend(self, log: EventLog, new: Sequence[NewEvent]) -> tuple[list[Event], Outcome]:
-        """Make room for events, then append them."""
+        """Make room for events, then append them; and look once more, since what they were taken for is an estimate."""
         outcome = await self.make_room(log, self.tokens_of(new))
-        return log.extend(new), outcome
+        events = log.extend(new)
+        after = await self.make_room(log)
+        return events, outcome if after.status is Status.FITS else after
 
     def tokens_of(self, new: Sequence[NewEvent]) -> int:
         """About how many tokens events will have once they are staged; not less than they will, filters aside."""
-        texts = [e.payload if isinstance(e.payload, str) else payload_text(e.payload) for e in new]
-        return sum(self._working_set.tokens_of_result(text) for text in texts)
+        total = 0
+        for event in new:
+            text = event.payload if isinstance(event.payload, str) else payload_text(event.payload)
+            fields = (event.data or {}).get("message")
+            total += self._working_set.tokens_of_message(text, json.dumps(fields) if fields else "")
+        return total
 
     async def make_room(self, log: EventLog, incoming: int = 0) -> Outcome:
         """Look at the marks before `incoming` tokens are appended, and compact if they would reach the high one.
@@ -119,7 +131,21 @@ class Compactor:
             why = breaker.why_open(draft.compactable(), self.budget.total)
             if why is not None:
                 return Outcome(Status.OPEN, before, before, why)
-            return await self._compact(draft, before, incoming)
+            old = self._token_ids(log)
+            outcome = await self._compact(draft, before, incoming)
+            if self._oracle is None or old is None or not outcome.swapped:
+                return outcome
+            new = self._token_ids(log)
+            return outcome if new is None else replace(outcome, cost=self._oracle.price(old, new))
+
+    def _token_ids(self, log: EventLog) -> TokenIds | None:
+        """The prompt as it is; None if nobody wants its price, or if it does not fit."""
+        if self._oracle is None:
+            return None
+        try:
+            return self._working_set.assemble(log).token_ids
+        except BudgetError:
+            return None
 
     def compactions(self, log: EventLog) -> int:
         """How many useful compactions the log has seen."""
@@ -141,8 +167,9 @@ class Compactor:
             return context.fixed + placed + (sum(drop.tokens for drop in plan.drops) if counts_drops else 0)
 
         target = max(fixed, self.budget.low_tokens - incoming)
+        limit = max(fixed, self.budget.high_tokens - incoming)
         escrow = self._of(log).escrow
-        return Draft(staged, context, size_of, escrow, keep_turns=self._keep, target=target)
+        return Draft(staged, context, size_of, escrow, keep_turns=self._keep, target=target, limit=limit)
 
     def _of(self, log: EventLog) -> "_Known":
         if self._known is None or self._known.log is not log:
@@ -190,23 +217,3 @@ class Compactor:
             status = Status.USELESS
         after = verdict.after if swapped else verdict.before
         return Outcome(status, verdict.before, after, message, verdict.layers, verdict.notes, swapped)
-
-
-def over_budget(outcome: Outcome, budget: Budget) -> BudgetError | None:
-    """The error to raise where a prompt would be over its budget in spite of all; None if it fits."""
-    if outcome.after <= budget.total:
-        return None
-    return BudgetError(f"{outcome.after} tokens for a budget of {budget.total}: {outcome.message}")
-
-
-def report_lines(outcome: Outcome) -> dict[str, Any]:
-    """The outcome, JSON-ready."""
-    return {
-        "status": outcome.status.value,
-        "before": outcome.before,
-        "after": outcome.after,
-        "message": outcome.message,
-        "layers": list(outcome.layers),
-        "notes": list(outcome.notes),
-        "swapped": outcome.swapped,
-    }

@@ -1,6 +1,7 @@
 """A compaction while it is being planned: nothing of it is in the log yet."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from deeproot.runtime.context.compaction.apply import Applied
 from deeproot.runtime.context.compaction.escrow import Escrow, OpenDiagnostic
@@ -17,7 +18,7 @@ class Draft:
     """What the prompt would be with the stand-ins made so far.
 
     `size_of`: tokens of a prompt of these items. `context`: what policies see. `keep_turns`: newest turns that are not
-    touched. `target`: tokens to come down to. `escrow`: what it has read of this log is not read again.
+    touched. `target`: tokens to come down to; `limit`: to come below. `escrow`: what it has read of this log is not read again.
     """
 
     def __init__(
@@ -29,10 +30,12 @@ class Draft:
         *,
         keep_turns: int,
         target: int,
+        limit: int,
     ) -> None:
         self.staged = staged
         self.context = context
         self.target = target
+        self.limit = limit
         self.made: list[StandIn] = []
         self._size_of = size_of
         self._keep = max(1, keep_turns)
@@ -40,7 +43,7 @@ class Draft:
         self.size = size_of(self._applied.items)
         self.reader = TurnReader(staged.log, staged.stager.result_text)
         self.now = len(staged.log)
-        self.open = self._open_diagnostics(escrow)
+        self._escrow = escrow
 
     @property
     def applied(self) -> Applied:
@@ -102,7 +105,9 @@ class Draft:
         wanted = set(covers)
         return [found for seq, found in sorted(self.open.items()) if seq in wanted]
 
-    def _open_diagnostics(self, escrow: Escrow) -> Mapping[int, OpenDiagnostic]:
+    @cached_property
+    def open(self) -> Mapping[int, OpenDiagnostic]:
+        """Diagnostics that no later run has closed, by the event of their result."""
         every = [event.seq for event in self.staged.log.read()]
-        escrow.follow(all_calls(self.reader.turns(every)))
-        return {found.seq: found for found in escrow.open()}
+        self._escrow.follow(all_calls(self.reader.turns(every)))
+        return {found.seq: found for found in self._escrow.open()}

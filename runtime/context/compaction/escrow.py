@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deeproot.runtime.context.compaction.turns import Call
-from deeproot.runtime.context.extract.base import render
 from deeproot.runtime.context.extract.extract import extract, failing_lines, worth_extracting
+from deeproot.runtime.context.retention import facts
 
 _QUIET = re.compile(
     r"-[qvsx]+|--(?:tb|color|quiet|verbose|no-header)\b.*|[|&;]+|\d?>.*|2>&1|head|tail|-?\d+|-n\d*|-c\d*"
@@ -18,6 +18,8 @@ _FAILED = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """What a failing line of a tool begins with where the exit code is not known."""
+_PIPE = re.compile(r"(?<!\|)\|(?!\|)")
+MORE = "more failing lines in the archive]"
 _ENDED = re.compile(r"fatal|panic|abort|segmentation|out of memory|killed|traceback|exception", re.IGNORECASE)
 _MOST_LINES = 40
 
@@ -76,7 +78,7 @@ class Escrow:
         if found is not None:
             self._open[key] = _Run(found, program, words, structured)
             return
-        if call.shell and not worth_extracting(call.command):
+        if _only_shows(call):
             return
         for other, run in list(self._open.items()):
             if run.program == program and (words <= run.words or not run.structured):
@@ -89,29 +91,35 @@ def diagnose(call: Call) -> tuple[OpenDiagnostic | None, bool]:
     None if nothing failed, or if the result only shows a text that was asked for.
     """
     text = call.result or ""
-    if call.shell and not worth_extracting(call.command):
+    if _only_shows(call):
         return None, False
-    failed = call.exit_code not in (None, 0)
-    errors = [d for d in extract(text).diagnostics if d.severity != "warning"]
-    if errors and (call.exit_code is None or failed):
-        shown = "\n".join(dict.fromkeys(render(d) for d in errors))
-        return OpenDiagnostic(call.seq, call.title(), shown), True
-    if not failed and (call.exit_code == 0 or not _FAILED.search(text)):
+    code = (
+        None if call.shell and _PIPE.search(call.command) else call.exit_code
+    )  # a pipe's is that of its last part
+    structured = any(d.severity != "warning" for d in extract(text).diagnostics)
+    if code == 0 or (code is None and not structured and not _FAILED.search(text)):
         return None, False
-    return OpenDiagnostic(call.seq, call.title(), _failing(text, call.exit_code)), False
+    return OpenDiagnostic(call.seq, call.title(), _failing(text, code)), structured or bool(facts(text))
+
+
+def _only_shows(call: Call) -> bool:
+    """Whether a command was asked for a text, which may quote errors, and not to run something."""
+    last = re.split(r"&&|\|\||;|\n", call.command.strip())[-1]
+    return call.shell and not worth_extracting(_PIPE.split(last)[0])
 
 
 def _failing(text: str, exit_code: int | None) -> str:
     """The failing lines; where none is known as such, the last lines, which is where programs say why they end."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
-    kept = [lines[i] for i in failing_lines(lines)] or [line for line in lines if line.strip()][-5:]
+    failing = sorted({*failing_lines(lines), *(i for i, line in enumerate(lines) if _FAILED.match(line))})
+    kept = [lines[i] for i in failing] or [line for line in lines if line.strip()][-5:]
     kept = list(dict.fromkeys(kept))
     if len(kept) > _MOST_LINES:
         quarter = _MOST_LINES // 4
         fatal = [i for i, line in enumerate(kept) if _ENDED.search(line)]
         every = range(len(kept))
         chosen = sorted({*every[: 2 * quarter], *every[-quarter:], *fatal[-quarter:]})
-        kept = [*(kept[i] for i in chosen), f"[{len(kept) - len(chosen)} more failing lines in the archive]"]
+        kept = [*(kept[i] for i in chosen), f"[{len(kept) - len(chosen)} {MORE}"]
     return "\n".join(kept) or f"exit code {exit_code}, no output"
 
 

@@ -21,11 +21,15 @@ SECTIONS = {
     "facts": "Facts found",
 }
 _TRIMMED = (
-    ("hypotheses", 3), ("commands", 6), ("facts", 2), ("hypotheses", 0), ("commands", 0), ("facts", 0), ("ruled_out", 0),
-    ("failures", 0),
+    ("hypotheses", 3), ("commands", 6), ("hypotheses", 1), ("commands", 2), ("facts", 1), ("hypotheses", 0),
+    ("commands", 0), ("facts", 0), ("ruled_out", 0), ("failures", 0),
 )  # fmt: skip
 """How sections give way when room is short: down to so many of their newest entries, one after the other."""
-_CITED = re.compile(r"#(\d+)")
+_CITATION = re.compile(r"\s*\[(?:#\d+[ ,]*)+\]\s*$")
+
+
+_FEWEST_VALUES = 6
+"""Shorter lists of values are not halved."""
 
 
 class EvidenceError(ValueError):
@@ -78,7 +82,8 @@ def check_evidence(evidence: Evidence, grounds: Grounds, *, cited: bool = False)
     ]
     for name in SECTIONS:
         for i, entry in enumerate(getattr(evidence, name)):
-            numbers = [int(n) for n in _CITED.findall(entry)]
+            found = _CITATION.search(entry)
+            numbers = [int(n) for n in re.findall(r"\d+", found[0])] if found else []
             strange = [n for n in numbers if n not in grounds.events]
             faults += [f"{name}[{i}] cites #{n}, which is none of these events" for n in strange]
             if cited and not numbers:
@@ -108,9 +113,26 @@ def render_evidence(evidence: Evidence, max_tokens: int, count: Count) -> str:
     sizes = {entry: count(f"- {entry}\n") for entries in kept.values() for entry in entries}
     over = count(_layout(evidence, kept)) - max_tokens
     for name, fewest in _TRIMMED:
+        if name == "facts" and fewest:
+            over = _halve_longest(kept[name], sizes, over, count)
         while over > 0 and len(kept[name]) > fewest:
             over -= sizes[kept[name].pop(0)]
     return _layout(evidence, kept)
+
+
+def _halve_longest(entries: list[str], sizes: dict[str, int], over: int, count: Count) -> int:
+    """Long lists of values lose their second half, the longest first, until `over` is none; what is then still over."""
+    while over > 0 and entries:
+        longest = max(range(len(entries)), key=lambda i: sizes[entries[i]])
+        entry = entries[longest]
+        values = _CITATION.sub("", entry).split(", ")
+        if len(values) < _FEWEST_VALUES:
+            break
+        cited = entry[len(_CITATION.sub("", entry)) :]
+        entries[longest] = ", ".join(values[: len(values) // 2]) + cited
+        sizes[entries[longest]] = count(f"- {entries[longest]}\n")
+        over -= sizes[entry] - sizes[entries[longest]]
+    return over
 
 
 def _layout(evidence: Evidence, kept: dict[str, list[str]]) -> str:
@@ -132,13 +154,13 @@ def one_line(text: str, limit: int = 400) -> str:
 
 def numbered(entry: str, seqs: Collection[int] | Sequence[int]) -> str:
     """An entry with the events that it rests on."""
-    shown = sorted(seqs)[-3:]
+    shown = sorted(set(seqs))[-3:]
     return f"{entry} [{' '.join(f'#{n}' for n in shown)}]"
 
 
 def _bare(entry: str) -> str:
     """An entry without its citations, its outcome and its quotes."""
-    text = re.sub(r"\s*\[(?:#\d+[ ,]*)+\]", "", entry)
+    text = _CITATION.sub("", entry)
     return re.split(r" (?:->|→|=>) ", text)[0].strip().strip("`").rstrip("…").strip()
 
 

@@ -16,7 +16,7 @@ _VALUE = re.compile(
     r"|\d{3,}|[\w.+-]+@[\w.-]+\.\w+)(?![\w/])"
 )
 """Words that no model guesses right: paths, settings, identifiers with digits, numbers, addresses."""
-_MOST_VALUES = 24
+_MOST_VALUES = 40
 _TELLING = re.compile(
     r"\w(?:Error|Exception|Failure)\b|\b[EF]\d{3,4}\b|\berror(?:\[\w+\])?:|[Ff]atal|FATAL|FAILED|panic|refused|denied"
 )
@@ -38,7 +38,7 @@ def extract_evidence(turns: Sequence[Turn], query: str = "") -> Evidence:
             if found is not None:
                 lines = signature(found.text)
                 first_lines += lines
-                for line in lines:
+                for line in lines if (call.result or "").strip() else ():
                     failures.setdefault(line, []).append(call.seq)
         if first_lines:
             entry = f"{one_line(title, 200)} -> {one_line(first_lines[0], 160)}"
@@ -104,7 +104,16 @@ def _facts(turns: Sequence[Turn]) -> Iterator[tuple[str, int]]:
     for value, seq in last.items():
         by_event.setdefault(seq, []).append(value)
     for seq in sorted(by_event):
-        yield ", ".join(by_event[seq][:_MOST_VALUES]), seq
+        yield ", ".join(sorted(by_event[seq], key=_guessable)[:_MOST_VALUES]), seq
+
+
+def _guessable(value: str) -> int:
+    """Identifiers come first, which nobody guesses right; words and plain numbers last."""
+    shown = value.rsplit("=", 1)[-1]
+    letters, digits = any(c.isalpha() for c in shown), any(c.isdigit() for c in shown)
+    if letters and digits:
+        return 0
+    return 1 if (digits and not shown.isdecimal()) or "/" in shown or "@" in shown else 2
 
 
 def _values(call: Call) -> Iterator[str]:
@@ -150,4 +159,4 @@ def _ranked(facts: Iterator[tuple[str, int]], query: str) -> list[str]:
         return len(words & set(re.findall(r"\w{3,}", fact[0].lower())))
 
     ordered = sorted(facts, key=shared) if words else list(facts)
-    return [numbered(one_line(text, 700), [seq]) for text, seq in ordered]
+    return [numbered(one_line(text, 1_000), [seq]) for text, seq in ordered]

@@ -75,7 +75,7 @@ class Summary:
         for _ in range(_ATTEMPTS):
             try:
                 answer = await tools.model.complete(
-                    messages, max_tokens=max(64, 2 * span.max_tokens), json_schema=schema()
+                    messages, max_tokens=max(512, 2 * span.max_tokens), json_schema=schema()
                 )
             except ModelError as error:
                 return None, (*notes, f"no model, the extractor's instead: {error}")

@@ -18,6 +18,8 @@ _FEWEST = 48
 """Tokens that a record is given at the least: below, the template's own headings fill it."""
 _RESULT_OVER = 100
 """Shorter results are not summarised: the summary would be no shorter."""
+_WORTH = 0.85
+"""Share of the high mark below which the last resort is not taken."""
 _SHRINK = 3
 """A summary of what was not summarised before has a third of its tokens at the most."""
 
@@ -85,7 +87,9 @@ class Summariser:
         return await self._record(Level.CHECKPOINT, self._draft.loose(), self._strategy)
 
     async def _last_resort(self) -> bool:
-        """All that may go in one record by the extractor, as short as the room asks."""
+        """All that may go in one record by the extractor, if the prompt would soon be back at the high mark."""
+        if self._draft.size <= _WORTH * self._draft.limit:
+            return False
         return await self._record(Level.PHASE, self._draft.loose(), LAST_RESORT)
 
     async def _record(self, level: Level, groups: Sequence[Group], strategy: Strategy) -> bool:
@@ -102,10 +106,12 @@ class Summariser:
 
     def _room(self, tokens: int) -> int:
         """What a record for turns of so many tokens may have: its part of what is left below the target."""
-        loose = self._draft.compactable()
+        loose = max(1, self._draft.compactable())
         pinned = self._draft.size - loose
-        share = max(0, self._draft.target - pinned) * tokens // max(1, loose)
-        return max(_FEWEST, min(share, 2 * tokens // 3))
+        share = max(0, self._draft.target - pinned) * tokens // loose
+        # Where what is pinned leaves next to nothing below the low mark, a record that says something goes before it.
+        most = max(0, self._draft.limit - pinned) * tokens // loose
+        return max(_FEWEST, min(share, 2 * tokens // 3), min(tokens // 4, most // 2))
 
     def _span(self, covers: Sequence[int], room: int, groups: Sequence[Group] = ()) -> Span:
         records = self._draft.applied.records

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deeproot.runtime.context.calls import arguments_of, calls_of, spell_call
+from deeproot.runtime.context.calls import arguments_of, calls_of
+from deeproot.runtime.context.compaction.turns import command_of
 from deeproot.runtime.context.event_actions import EventActions
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import Event, EventKind
 from deeproot.runtime.context.filters.observation import Action, Observation, ObservationLog
 from deeproot.runtime.context.measure.words import facts_in, facts_of_arguments
-
-_SPELLED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +22,8 @@ class ToolCall:
     turn: int
     """1 for the first message of the model."""
     name: str
-    arguments: Any
-    spelled: str
-    """Name and arguments on one line."""
+    command: str
+    """The shell command that it runs, or its arguments as they were written."""
     changes: tuple[str, ...] = ()
     """Files that it writes, moves or deletes, whether or not it succeeded."""
 
@@ -120,12 +118,11 @@ class _Reader:
         self.run.turns.append(turn)
         facts: frozenset[str] = frozenset()
         for call_id, call in calls_of(event).items():
-            arguments = arguments_of(call)
             name = str(call.get("name", ""))
             self._calls[call_id] = (turn, len(turn.calls), call)
-            turn.calls.append(ToolCall(event.seq, turn.number, name, arguments, spell_call(call, _SPELLED)))
+            turn.calls.append(ToolCall(event.seq, turn.number, name, command_of(call)[0]))
             self.run.tools.add(name)
-            facts |= facts_of_arguments(arguments)
+            facts |= facts_of_arguments(arguments_of(call))
         for fact in sorted(facts - self._given):
             sources = self._by_fact.get(fact)
             if sources:

@@ -54,12 +54,12 @@ class NeverCalls:
 
 @dataclass(frozen=True, slots=True)
 class NeverRuns:
-    """No call's name and arguments may match a regular expression."""
+    """No call's command, or its arguments as they were written, may match a regular expression."""
 
     pattern: re.Pattern[str]
 
     def violated(self, call: ToolCall, before: Sequence[ToolCall]) -> str | None:
-        found = self.pattern.search(command_of(call))
+        found = self.pattern.search(call.command)
         return None if found is None else f"runs {found[0]!r}"
 
 
@@ -71,7 +71,7 @@ class RunsWith:
     words: str
 
     def violated(self, call: ToolCall, before: Sequence[ToolCall]) -> str | None:
-        for part in re.split(r"&&|\|\||[;\n|]", command_of(call)):
+        for part in re.split(r"&&|\|\||[;\n|]", call.command):
             try:
                 words = shlex.split(part)
             except ValueError:
@@ -91,17 +91,6 @@ class AtMost:
     def violated(self, call: ToolCall, before: Sequence[ToolCall]) -> str | None:
         made = sum(earlier.name == self.tool for earlier in before) + 1
         return f"call {made} of {self.tool}" if call.name == self.tool and made > self.times else None
-
-
-def command_of(call: ToolCall) -> str:
-    """The shell command of a call, or its name and arguments on one line."""
-    if isinstance(call.arguments, str):
-        return call.arguments
-    if isinstance(call.arguments, Mapping):
-        for key in ("command", "cmd", "script"):
-            if isinstance(call.arguments.get(key), str):
-                return str(call.arguments[key])
-    return call.spelled
 
 
 _NO = r"(?:Never|(?:You )?(?:must not|may not|do not|don't|cannot))"

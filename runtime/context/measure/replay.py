@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from deeproot.runtime.context.compaction.stand_in import is_stand_in
 from deeproot.runtime.context.envelope import Defence
-from deeproot.runtime.context.event_log import EventLog
-from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.event_log import EventLog, NewEvent
+from deeproot.runtime.context.events import Event, EventKind
 from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.measure.words import facts_in
 from deeproot.runtime.context.policies import AppendOnly
@@ -92,33 +93,43 @@ class Replayer:
         made: list[StagedCall] = []
         before: dict[str, tuple[str, ...]] = {}
         compactions = 0
-        for event in log.read():
-            if event.kind is not EventKind.ASSISTANT:
-                continue
-            ctx = self._staged.assemble(log, upto=event.seq - 1)
-            now = _settled(ctx)
-            compactions += any(now.get(key) != notes for key, notes in before.items())
-            before = now
-            contents = [str(m.get("content") or "") for m in ctx.messages]
-            made.append(
-                StagedCall(
-                    seq=event.seq,
-                    turn=len(made) + 1,
-                    time_ns=event.time_ns,
-                    token_ids=ctx.token_ids,
-                    raw_tokens=int(self._raw.assemble(log, upto=event.seq - 1).token_ids.size),
-                    lines=tuple(line for content in contents for line in self._lines_of(content)),
-                    text="\n".join(contents),
-                    compactions=compactions,
-                )
-            )
+        with EventLog.memory() as raw:  # the log as if nothing had ever been compacted
+            for event in log.read():
+                if event.kind is EventKind.ASSISTANT:
+                    ctx = self._staged.assemble(log, upto=event.seq - 1)
+                    now = _settled(ctx)
+                    compactions += any(now.get(key) != notes for key, notes in before.items())
+                    before = now
+                    whole = int(self._raw.assemble(raw).token_ids.size)
+                    made.append(self._call(event, len(made) + 1, ctx, whole, compactions))
+                if not is_stand_in(event):
+                    _copy(log, event, raw)
         return made
+
+    def _call(self, event: Event, turn: int, ctx: Context, raw_tokens: int, compactions: int) -> StagedCall:
+        contents = [str(message.get("content") or "") for message in ctx.messages]
+        return StagedCall(
+            seq=event.seq,
+            turn=turn,
+            time_ns=event.time_ns,
+            token_ids=ctx.token_ids,
+            raw_tokens=raw_tokens,
+            lines=tuple(line for content in contents for line in self._lines_of(content)),
+            text="\n".join(contents),
+            compactions=compactions,
+        )
 
     def _lines_of(self, content: str) -> tuple[Line, ...]:
         if content not in self._lines:
             parts = [part for part in content.split("\n") if part.strip()]
             self._lines[content] = tuple(Line(self.count(part), facts_in(part)) for part in parts)
         return self._lines[content]
+
+
+def _copy(log: EventLog, event: Event, raw: EventLog) -> None:
+    """Append an event to another log."""
+    payload = log.payload(event)
+    raw.extend([NewEvent(event.kind, payload, event.data, event.call_id, event.exit_code, event.time_ns)])
 
 
 def _settled(ctx: Context) -> dict[str, tuple[str, ...]]:

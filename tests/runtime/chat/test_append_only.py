@@ -93,3 +93,12 @@ def test_kept_thinking_brings_no_control_token(smol: Tokenizer) -> None:
     ]
     ids = template.token_ids(talk).tolist()
     assert ids.count(smol.id_of("<|im_end|>")) == 3
+
+
+def test_kept_thinking_keeps_reasoning_that_comes_apart(smol: Tokenizer) -> None:
+    template = ChatTemplate((TEMPLATES / "qwen3.jinja").read_text(), smol, keep_thinking=True)
+    question = {"role": "user", "content": "a"}
+    inside = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nb"}
+    apart = {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+    assert template.render([question, apart, question]) == template.render([question, inside, question])
+    assert "<think>\nhm\n</think>\n\nb<|im_end|>" in template.render([question, apart, question])

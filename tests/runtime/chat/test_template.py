@@ -249,3 +249,25 @@ def test_reasoning_under_any_name(ours: Tokenizer) -> None:
     )
     names = ("reasoning_content", "reasoning", "thinking")
     assert template.render([{"role": "assistant", name: "hm"} for name in names]) == "hmhm;" * 3
+
+
+SHOWS_CONTENT = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if 0 %}</think>{% endif %}"
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        # each by the field that the template knows
+        ("{% for m in messages %}[{{ m.reasoning_content }}|{{ m.content }}]{% endfor %}", "[|a][hm|b]"),
+        ("{% for m in messages %}[{{ m['reasoning'] }}|{{ m.content }}]{% endfor %}", "[|a][hm|b]"),
+        ("{% for m in messages %}[{{ m.get('thinking', '') }}|{{ m.content }}]{% endfor %}", "[|a][hm|b]"),
+        # and in the content where the template looks for it there
+        (SHOWS_CONTENT, "[a][<think>\nhm\n</think>\n\nb]"),
+        ("{% for m in messages %}[{{ m.content.split('</think>')[-1].strip() }}]{% endfor %}", "[a][b]"),
+        ("{% for m in messages %}[{{ m.content }}]{% endfor %}", "[a][b]"),
+    ],
+)
+def test_reasoning_that_comes_back(ours: Tokenizer, name: str, source: str, shown: str) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", name: "hm"}]
+    assert ChatTemplate(source, ours).render(messages) == shown

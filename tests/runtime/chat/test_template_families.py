@@ -113,6 +113,8 @@ def test_plain(
     messages = PLAIN[conversation]
     if family == "gemma2" and messages[0]["role"] == "system":
         return  # transformers refuses, we do not: see test_template
+    if family == "chatml_unthinking" and conversation == "reasoning apart":
+        return  # transformers drops it, we show it where this template looks for it: see test_template
     assert compare(theirs, ours, family, messages, add_generation_prompt=add_generation_prompt)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import httpx
+import numpy as np
 import uvicorn
 
 from deeproot.engine.batch import ForwardBatch, Sampled
@@ -39,22 +40,24 @@ class ScriptedForward:
     """Runs the real forward pass, and then has its say about requests with a known seed.
 
     A random model writes no tool calls; this makes one write whatever a test needs, while scheduler, pages, cache and
-    server are the real ones. Use each seed once.
+    server are the real ones. Use each seed once; a request with several replies gets them one after another.
     """
 
     def __init__(self, forward: Forward, tokenizer: Tokenizer) -> None:
         self._forward = forward
         self._tokenizer = tokenizer
-        self._scripts: dict[int, list[int]] = {}
-        self._starts: dict[int, int] = {}
+        self._scripts: dict[int, list[list[int]]] = {}
+        self._places: dict[int, tuple[int, int]] = {}
+        """Where the reply that is being written began, and where it is."""
 
-    def will_say(self, text: str, end: str = "<|im_end|>") -> int:
-        """The seed with which a request is answered with `text` and an end token."""
+    def will_say(self, *texts: str, end: str = "<|im_end|>") -> int:
+        """The seed with which a request is answered with `texts`, each with an end token."""
         seed = 1_000_000 + len(self._scripts)
-        ids = self._tokenizer.encode(text, parse_special=False).tolist()
         end_id = self._tokenizer.id_of(end)
         assert end_id is not None
-        self._scripts[seed] = [*ids, end_id]
+        self._scripts[seed] = [
+            [*self._tokenizer.encode(text, parse_special=False).tolist(), end_id] for text in texts
+        ]
         return seed
 
     def launch(self, batch: ForwardBatch) -> Pending:
@@ -63,9 +66,17 @@ class ScriptedForward:
         seeds, positions = batch.sampling.seeds.tolist(), batch.sampling.positions.tolist()
         for i, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
             if seed in self._scripts:
-                start = self._starts.setdefault(seed, position)
-                tokens[i] = self._scripts[seed][position - start]
-        return Known(replace(sampled, token_ids=tokens))
+                start, last = self._places.get(seed, (position, position - 1))
+                if position != last + 1:  # another reply has begun
+                    self._scripts[seed].pop(0)
+                    start = position
+                self._places[seed] = (start, position)
+                tokens[i] = self._scripts[seed][0][position - start]
+        logprobs, wanted = sampled.logprobs, batch.sampling.num_logprobs
+        if logprobs is not None and wanted is not None:
+            # The names of the scripted tokens; the values stay those of what the model had sampled.
+            logprobs = replace(logprobs, token_ids=tokens[wanted >= 0].astype(np.int64))
+        return Known(replace(sampled, token_ids=tokens, logprobs=logprobs))
 
 
 class SlowForward:
@@ -159,6 +170,7 @@ def running_server(
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"
+        state.close()
 
 
 async def texts_of(engine: LoadedEngine) -> Texts:

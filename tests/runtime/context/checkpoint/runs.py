@@ -200,6 +200,10 @@ def missing_artifact(rng: random.Random, c: Checkpoint, t: Trace) -> Checkpoint:
     return c.model_copy(update={"artifacts": (*c.artifacts, Artifact(path=path, hash="0" * 16))})
 
 
+def doubled_artifact(rng: random.Random, c: Checkpoint, t: Trace) -> Checkpoint:
+    return c.model_copy(update={"artifacts": (*c.artifacts, rng.choice(c.artifacts))})
+
+
 def wrong_range(rng: random.Random, c: Checkpoint, t: Trace) -> Checkpoint:
     i = rng.randrange(len(c.artifacts))
     new = c.artifacts[i].model_copy(update={"ranges": (rng.choice([(1, 1000), (30, 2), (999, 1000)]),)})
@@ -227,5 +231,6 @@ CORRUPTIONS: dict[Corruption, str] = {
     wrong_artifact_hash: "artifacts",
     missing_artifact: "artifacts",
     wrong_range: "artifacts",
+    doubled_artifact: "artifacts",
 }
 """Each kind, and the gate that must find it."""

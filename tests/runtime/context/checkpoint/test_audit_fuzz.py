@@ -66,7 +66,7 @@ def test_a_thousand_corrupted_checkpoints_are_refused(runs: list[Run]) -> None:
         refused[corrupt.__name__] += 1
     assert refused.total() == 1000
     assert set(refused) == {kind.__name__ for kind in kinds}
-    assert min(refused.values()) >= 66
+    assert min(refused.values()) >= 62
 
 
 def test_every_ledger_passes_its_own_gates_at_any_point(runs: list[Run]) -> None:

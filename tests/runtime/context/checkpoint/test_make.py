@@ -180,11 +180,19 @@ def test_over_http_with_a_server_of_our_own(server: RunningServer, run: tuple[Ev
     assert (made.source, len(made.attempts)) == ("model", 1)
 
 
+def test_an_answer_that_keeps_nothing_is_refused(run: tuple[EventLog, Workspace]) -> None:
+    made = make(run, Answers(good(run, milestones=[]), good(run)))
+    assert "the log has 6 results" in str(made.attempts[0].reasons[0])
+    assert made.source == "model"
+
+
+@pytest.mark.parametrize("max_tokens", [40, 250])
 def test_a_model_that_writes_noise_gets_the_ledger(
-    server: RunningServer, run: tuple[EventLog, Workspace]
+    max_tokens: int, server: RunningServer, run: tuple[EventLog, Workspace]
 ) -> None:
+    """Held to the schema by the server, it writes well-formed noise, cut off or whole: true it is not."""
     client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    made = make(run, SdkChatModel(client, "tiny", seed=1, temperature=1.0), max_tokens=40)
+    made = make(run, SdkChatModel(client, "tiny", seed=1, temperature=1.0), max_tokens=max_tokens)
     assert (made.source, len(made.attempts)) == ("ledger", 2)
     assert all(attempt.reasons for attempt in made.attempts)
 

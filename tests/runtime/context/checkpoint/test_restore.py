@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from deeproot.runtime.context import record
+from deeproot.runtime.context.checkpoint.diagnostics import open_diagnostics
 from deeproot.runtime.context.checkpoint.make import AuditedCheckpoint, accept, ledger_checkpoint
 from deeproot.runtime.context.checkpoint.restore import restore
 from deeproot.runtime.context.checkpoint.store import latest, save
+from deeproot.runtime.context.control_text import control_tokens
+from deeproot.runtime.context.envelope import Envelopes
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.openai_messages import import_messages
@@ -163,7 +166,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_a_restart_at_any_point_keeps_constraints_and_the_users_words(
+def test_a_restart_at_any_point_keeps_constraints_open_diagnostics_and_the_users_words(
     run: Callable[[], EventLog], tok: TokenizersAdapter, template: ChatTemplate
 ) -> None:
     log = run()
@@ -181,7 +184,28 @@ def test_a_restart_at_any_point_keeps_constraints_and_the_users_words(
         text = text_of(ctx)
         assert all(words in text for words in said), upto
         assert all(words in str(ctx.messages[0]["content"]) for words in constraints_of(log))
+        escape = Envelopes(token.text for token in control_tokens(tok)).escape
+        assert all(escape(found.text) in text for found in open_diagnostics(log, upto)), upto
         called: set[str] = set()
         for message in ctx.messages:  # no result without its call
             called |= {c["id"] for c in message.get("tool_calls") or ()}
             assert message["role"] != "tool" or message["tool_call_id"] in called
+
+
+def test_what_failed_is_open_until_it_passes(tok: TokenizersAdapter, template: ChatTemplate) -> None:
+    """The script that reproduces the bug fails at event 8 of the run and runs through at event 22."""
+    log = swe("fixtures/sweagent_pydicom_1458.traj.json")
+    error = "PixelRepresentation"
+    runs = [
+        e.seq
+        for e in log.read()
+        if e.kind is EventKind.TOOL_RESULT and "reproduce_bug.py" in str(e.data["action"])
+    ]
+    failed = next(seq for seq in runs if error in log.text(log.event(seq)))
+    fixed = next(seq for seq in runs if "Script completed successfully" in log.text(log.event(seq)))
+    for upto, is_open in ((failed - 1, False), (failed, True), (fixed - 1, True), (fixed, False)):
+        assert any(error in found.text for found in open_diagnostics(log, upto)) is is_open
+        made = ledger_checkpoint(log, upto)
+        ctx = restore(log, made, tokenizer=tok, template=template, tail_turns=0).assemble(log, upto=upto)
+        record_of = next(str(m["content"]) for m in ctx.messages if "Checkpoint after" in str(m["content"]))
+        assert ("Open, verbatim:" in record_of and error in record_of.split("Open, verbatim:")[1]) is is_open

@@ -31,7 +31,7 @@ from .test_measures import act, replayer
 
 
 def call(name: str = "bash", command: str = "", changes: tuple[str, ...] = ()) -> ToolCall:
-    return ToolCall(1, 1, name, {"cmd": command}, f"{name} {command}", changes)
+    return ToolCall(1, 1, name, command, changes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""A request of another surface as the chat completion that says the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from deeproot.runtime.server.errors import ApiError
+from deeproot.runtime.server.schemas import ChatCompletionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A chat completion, and what its parts are called where they came from."""
+
+    body: ChatCompletionRequest
+    origins: list[str]
+    """For each message the original's field that it was made of."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Other fields of the chat completion that the original calls otherwise."""
+
+    def located(self, error: ApiError) -> ApiError:
+        """The same error about the original's field."""
+        if error.param is None:
+            return error
+        head = error.param.partition(".")[0]
+        for i, origin in enumerate(self.origins):
+            if head.startswith(f"messages[{i}]"):
+                return error.about(origin + error.param.removeprefix(f"messages[{i}]"))
+        return error.about(self.names.get(error.param, error.param))
