@@ -7,6 +7,8 @@ from enum import StrEnum
 
 ABSENT = "absent"
 """Identity of what does not exist."""
+UNVERSIONED = "no version"
+"""Identity of what has no version to tell: only its age counts."""
 
 
 class EntityKind(StrEnum):

@@ -12,7 +12,7 @@ from deeproot.runtime.context.invalidation.binding_log import (
     read_binding,
     read_own_write,
 )
-from deeproot.runtime.context.invalidation.entities import Entity, EntityKind, Probe, Version
+from deeproot.runtime.context.invalidation.entities import UNVERSIONED, Entity, EntityKind, Probe, Version
 from deeproot.runtime.context.invalidation.graph import Binding, DependencyGraph, Observation, State
 from deeproot.runtime.context.invalidation.world import World
 
@@ -23,7 +23,6 @@ TTL_S: Mapping[EntityKind, float] = {
     EntityKind.SANDBOX: 60.0,
 }
 """Seconds that a source without versions is believed (a process: where there is no /proc); a choice, not measured."""
-_NEVER_ASKED = "no version"
 _NS = 1_000_000_000
 
 
@@ -108,7 +107,9 @@ class Invalidator:
         """
         if target.kind is not EntityKind.DIAG:
             raise ValueError(f"target is {target.uri}; give a diag entity")
+        self._check_seq("seq", seq)
         self.graph.update({target: identity}, self._clock())
+        self._world.wrote(seq, {target: identity})
         self.bind(seq, Reading({target: Version(identity, self._clock())}), inputs=inputs)
         return self.findings()
 
@@ -185,6 +186,7 @@ class Invalidator:
                     b.entity: b.identity for b in observation.own if b.entity.kind is EntityKind.DIAG
                 }
                 self.graph.update(diagnosed)
+                self._world.wrote(observation.seq, diagnosed)
             elif (write := read_own_write(event)) is not None:
                 self._world.wrote(*write)
 
@@ -201,7 +203,7 @@ class Invalidator:
                 )
             else:
                 expires = self._clock() + int(self._ttl_s[entity.kind] * _NS)
-                made.append(Binding(entity, _NEVER_ASKED, expires))
+                made.append(Binding(entity, UNVERSIONED, expires))
         return tuple(made)
 
     def _sources_of(self, live: Collection[int] | None) -> Iterable[Entity]:
