@@ -1,6 +1,6 @@
 """Which observation is a copy of what: a bipartite graph of sources and observations. Pure, no file is touched."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -53,6 +53,10 @@ class DependencyGraph:
 
     def __contains__(self, seq: int) -> bool:
         return seq in self._observations
+
+    def all_in(self, seqs: Collection[int]) -> bool:
+        """Whether every bound event is among `seqs`."""
+        return self._observations.keys() <= (seqs if isinstance(seqs, Set) else set(seqs))
 
     def add(self, observation: Observation, derived_from: Iterable[int] = ()) -> Observation:
         """Bind an observation; what it is derived from adds its sources to the inputs, as they were shown there.

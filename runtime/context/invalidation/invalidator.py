@@ -207,7 +207,7 @@ class Invalidator:
         return tuple(made)
 
     def _sources_of(self, live: Collection[int] | None) -> Iterable[Entity]:
-        if live is None:
+        if live is None or self.graph.all_in(live):
             return list(self.graph.entities())
         wanted: dict[Entity, None] = {}
         for seq in live:

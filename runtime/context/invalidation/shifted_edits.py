@@ -13,6 +13,7 @@ from deeproot.runtime.context.events import Event, EventKind
 _EDIT = re.compile(r"^edit\s+(\d+):(\d+)\s*$", re.M)
 _NUMBERED = re.compile(r"^(\d+):", re.M)
 _TOTAL = re.compile(r"^\[File: \S+ \((\d+) lines total\)\]", re.M)
+_REFUSED = "This is the original code before your edit"
 _WOULD_BE = re.compile(
     r"^This is how your edit would have looked if applied$.*?(?=^This is the original code)", re.M | re.S
 )
@@ -57,17 +58,26 @@ class LineHistory:
 
     def check(self, seq: int, path: str, first: int, last: int) -> RangeEdit:
         """What an edit of this range by event `seq` would rest on, had it been asked for now."""
-        seen = [self._shown.get(line) for line in range(first, last + 1)]
-        shown = None if None in seen else min(s for s in seen if s is not None)
-        since = min((s for s in seen if s is not None), default=0)
-        moved_by = None
-        for made, start, end, grown in self._edits:
-            above = start <= last and grown != 0
-            rewrote = start <= last and end >= first
-            if since and made > since and (above or rewrote):
-                moved_by = made
-                break
-        return RangeEdit(seq, path, first, last, shown, moved_by)
+        lines = range(first, last + 1)
+        seen = [self._shown.get(line) for line in lines]
+        moved = (
+            self._moved_by(line, since) for line, since in zip(lines, seen, strict=True) if since is not None
+        )
+        return RangeEdit(
+            seq,
+            path,
+            first,
+            last,
+            shown=None if None in seen else min((s for s in seen if s is not None), default=None),
+            moved_by=min((made for made in moved if made is not None), default=None),
+        )
+
+    def _moved_by(self, line: int, since: int) -> int | None:
+        """The first edit after event `since` from which on another text may stand on that line."""
+        for made, first, last, grown in self._edits:
+            if made > since and first <= line and (grown != 0 or line <= last):
+                return made
+        return None
 
 
 def range_edits(log: EventLog) -> list[RangeEdit]:
@@ -89,7 +99,7 @@ def range_edits(log: EventLog) -> list[RangeEdit]:
             made_by, call = calls.get(event.call_id or "", (event.seq, {}))
             text = _WOULD_BE.sub("", log.text(event))
             action = actions.read(event, log.text(event), call)
-            path = action.shows
+            path = open_file if action.shows is None and _REFUSED in text else action.shows
             if path is None:
                 continue
             open_file = path
