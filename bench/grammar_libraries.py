@@ -126,12 +126,14 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def example(schema: dict[str, Any]) -> Any:
-    """A value that validates against a schema of BFCL's, with all its properties."""
+    """A value that validates against a schema of BFCL's, with all properties that it names."""
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):
         case "object":
-            return {name: example(inner) for name, inner in schema.get("properties", {}).items()}
+            unlisted: dict[str, dict[str, Any]] = {name: {} for name in schema.get("required", ())}
+            named = {**unlisted, **schema.get("properties", {})}
+            return {name: example(inner) for name, inner in named.items()}
         case "array":
             return [example(schema.get("items", {}))] * 2
         case "integer":

@@ -4,10 +4,12 @@
 
 An agent has rewritten a file twice, each time with one change, and is asked for a third; a small model goes on with the
 pattern and copies most of the file. Beside it stands a story, where there is nothing to copy, to see what guessing costs
-there. The tokens are compared: they must be the same.
+there. The table says how many tokens are the same before the first that differs: all of them in float32; in bfloat16 a
+step of another size rounds otherwise, and one of two near equals may win.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -59,6 +61,8 @@ class Run:
     accepted: int
     decode_tokens_per_s: float
     """From the first token to the last."""
+    same_tokens: int = 0
+    """As without guesses, before the first that differs."""
 
 
 def editing() -> Messages:
@@ -108,7 +112,7 @@ def measure(llm: LLM, task: str, num_tokens: int, guessing: bool) -> tuple[Run, 
 
 
 def compare(options: EngineOptions, guesses: SpeculationConfig, num_tokens: int, rounds: int) -> list[Run]:
-    """Every task with and without guesses, in turns, since machines drift. Raises RuntimeError if tokens differ."""
+    """Every task with and without guesses, in turns, since machines drift."""
     with (
         LLM(options) as plain,
         LLM(replace(options, speculative_config=guesses)) as guessing,
@@ -119,24 +123,30 @@ def compare(options: EngineOptions, guesses: SpeculationConfig, num_tokens: int,
                 (one, wanted), (other, said) = (
                     measure(llm, task, num_tokens, llm is guessing) for llm in (plain, guessing)
                 )
-                if wanted != said:
-                    raise RuntimeError(f"{task}: the tokens differ with guesses")
-                runs += [one, other]
+                runs += [replace(run, same_tokens=num_common(wanted, said)) for run in (one, other)]
     return runs
+
+
+def num_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How long the common start is."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def table(runs: Sequence[Run]) -> str:
     """Medians, as a table."""
-    lines = ["| task | guesses | steps | drafted | accepted | decode tok/s |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| task | guesses | steps | drafted | accepted | tokens as without | decode tok/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for task in TASKS:
         for guessing in (False, True):
             mine = [run for run in runs if run.task == task and run.guessing == guessing]
             rate = statistics.median(run.decode_tokens_per_s for run in mine)
             said = "yes" if guessing else "no"
             last = mine[-1]
-            lines.append(
-                f"| {task} | {said} | {last.steps} | {last.drafted} | {last.accepted} | {rate:.1f} |"
-            )
+            figures = (last.steps, last.drafted, last.accepted, last.same_tokens, f"{rate:.1f}")
+            lines.append(f"| {task} | {said} | {' | '.join(map(str, figures))} |")
     return "\n".join(lines)
 
 

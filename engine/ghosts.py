@@ -6,7 +6,7 @@ its parent, which cannot be evicted before it and so is found here or in the tre
 
 from collections import deque
 
-from deeproot.engine.radix_node import Node, Root, common_bytes
+from deeproot.engine.radix_node import NO_PAGES, Node, Root, common_bytes
 
 
 class Ghosts:
@@ -25,11 +25,13 @@ class Ghosts:
     def num_bytes(self) -> int:
         return self._num_bytes
 
-    def add(self, node: Node) -> None:
-        """Take a node that has just left the tree; nobody changes it any more."""
+    def add(self, evicted: list[Node]) -> None:
+        """Take nodes that have just left the tree, in order; nobody changes them any more."""
         nodes = self._nodes
-        nodes.append(node)
-        self._num_bytes += len(node.key)
+        nodes.extend(evicted)
+        for node in evicted:
+            node.pages = NO_PAGES
+            self._num_bytes += len(node.key)
         while len(nodes) > self._max_nodes or self._num_bytes > self._max_bytes:
             self._num_bytes -= len(nodes.popleft().key)
 

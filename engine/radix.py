@@ -142,6 +142,7 @@ class RadixCache:
         Returns the pages, fewer than `n` when locks leave no more.
         """
         taken: list[Int32Array] = []
+        gone: list[Node] = []
         missing = n
         while missing > 0 and self._candidates:
             node = self._node_of.pop(heappop(self._candidates), None)
@@ -152,8 +153,8 @@ class RadixCache:
             pages = self._remove(node)
             missing -= len(pages)
             taken.append(pages)
-            node.pages = NO_PAGES
-            self.ghosts.add(node)
+            gone.append(node)
+        self.ghosts.add(gone)
         return _join(taken)
 
     def nodes(self) -> Iterator[Node]:

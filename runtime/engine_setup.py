@@ -186,10 +186,19 @@ def _make_runner(
         sizes = graph_sizes(options.max_num_seqs)
         graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
     runner = Runner(loaded.model, pool, attention, device, graphs, choose_sampler(device))
-    if graphs is not None:
-        runner.capture_graphs()
-        logger.info("CUDA graphs of decode batches: %d", len(graphs))
+    _capture_graphs(runner)
     return runner
+
+
+def _capture_graphs(runner: Runner) -> None:
+    try:
+        runner.capture_graphs()
+    except RuntimeError as error:
+        raise SetupError(
+            f"CUDA graphs could not be captured ({error}): --enforce-eager does without them"
+        ) from error
+    if runner.graphs is not None:
+        logger.info("CUDA graphs of decode batches: %d", len(runner.graphs))
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, capacity: int) -> int:

@@ -105,6 +105,11 @@ class ChatTemplate:
         """The same template at another time."""
         return ChatTemplate(self._sources, self._tokenizer, now=now, keep_thinking=self._keep_thinking)
 
+    def check(self, messages: Sequence[Mapping[str, Any]], *, with_tools: bool) -> None:
+        """TemplateError if a message is malformed."""
+        compiled = self._for_tools if with_tools else self._default
+        checked_messages(messages, other_roles=_roles_in(compiled))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

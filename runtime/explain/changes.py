@@ -25,6 +25,7 @@ _VOLATILE = (
     ("timestamp", re.compile(rf"\b{_MONTH} \d{{1,2}},? \d{{4}}\b")),
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+_WHOLE_WORD = re.compile(r"\s*\S+\s")
 _WORD = re.compile(r"\w+")
 _SAME_AGAIN = 32
 """Characters behind a difference that have to come again for the difference to be a change and not the end."""
@@ -55,7 +56,7 @@ class Side:
 
 def cause_of(old: Side, new: Side, reply: str) -> Cause:
     """Why `new` does not go on as `old` does. reply: what the model wrote in the old request."""
-    if old.text == new.text or (old.cut and new.text.startswith(old.text)):
+    if old.text == new.text or (old.cut and new.text.startswith(old.text)) or _same_word(old, new):
         return Cause.RETOKENISED_OUTPUT
     if json.dumps(old.tools) != json.dumps(new.tools) and Origin(None, "tools") in (old.origin, new.origin):
         return _tools_cause(old.tools, new.tools)
@@ -75,6 +76,12 @@ def cause_of(old: Side, new: Side, reply: str) -> Cause:
         if len(words) >= _SAME_AGAIN // 2 and _shows(words, new.text[new.at :]):
             return Cause.HISTORY_AS_TEXT
     return Cause.CHANGED_TEXT if _comes_again(old, new) else Cause.FIRST_SEEN
+
+
+def _same_word(old: Side, new: Side) -> bool:
+    """Whether a whole word follows the place, the same in both: then only its ids are others."""
+    word = _WHOLE_WORD.match(old.text, old.at)
+    return word is not None and new.text.startswith(old.text[: word.end()])
 
 
 def _tools_cause(old: Sequence[Any], new: Sequence[Any]) -> Cause:
@@ -128,6 +135,8 @@ def _text_cause(old: Side, new: Side) -> Cause | None:
         open_end = old.cut or new.cut
         if _agree(_squeezed(one), _squeezed(other), open_end):
             return Cause.CHANGED_WHITESPACE
+        if _squeezed(_with_canonical_json(one)) == _squeezed(_with_canonical_json(other)):
+            return Cause.RESERIALISED_JSON
         volatile = _volatile_cause(one, other, open_end)
         if volatile is not None:
             return volatile

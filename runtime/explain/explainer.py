@@ -4,6 +4,7 @@ Before a request is submitted, `begin` finds the earlier sequence that shares mo
 `ended` notes what was computed, and `finish` explains. Texts are only looked at where a prompt leaves an earlier one.
 """
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ class Explainer:
         self._history = History(max_bytes)
         self._max_kept = max_kept
         self._kept: OrderedDict[str, tuple[Tenant, Explanation]] = OrderedDict()
+        self._lock = threading.Lock()
         self._running: dict[str, Pending] = {}
 
     def begin(
@@ -107,18 +109,21 @@ class Explainer:
     def explain(self, pending: Pending, usage: Usage) -> Explanation:
         """The explanation of a request that has ended; kept for `latest` and `get`. May take milliseconds."""
         explanation = self._explanation(pending, usage)
-        self._kept[pending.rid] = (pending.tenant, explanation)
-        while len(self._kept) > self._max_kept:
-            self._kept.popitem(last=False)
+        with self._lock:
+            self._kept[pending.rid] = (pending.tenant, explanation)
+            while len(self._kept) > self._max_kept:
+                self._kept.popitem(last=False)
         return explanation
 
     def get(self, rid: str) -> tuple[Tenant, Explanation] | None:
         """A kept explanation and whose it is."""
-        return self._kept.get(rid)
+        with self._lock:
+            return self._kept.get(rid)
 
     def latest(self) -> list[tuple[Tenant, Explanation]]:
         """The kept explanations and whose they are, newest first."""
-        return list(reversed(list(self._kept.values())))
+        with self._lock:
+            return list(reversed(self._kept.values()))
 
     def _explanation(self, pending: Pending, usage: Usage) -> Explanation:
         n, matched = pending.num_prompt, usage.cached

@@ -1,6 +1,6 @@
 """Which message, or which tools, a token of a rendered prompt comes from.
 
-The conversation is rendered once more with a mark inside each line of its strings. The marks travel through whatever the
+The conversation is rendered once more with marks inside each line of its strings, one between any two tags. The marks travel through whatever the
 template does; where they come out, that line of that string stands. If the marks change anything else in the text,
 there is no map.
 """
@@ -163,7 +163,7 @@ class _Marks:
         """Of each mark its line, where in the line it stands, and whose it is."""
 
     def put(self, value: Any, origin: Origin) -> Any:
-        """A copy of JSON-like data with a mark in each line of its strings; the keys stay."""
+        """A copy of JSON-like data with marks in its strings; the keys stay."""
         if isinstance(value, str):
             return "".join(self._marked(line, origin) for line in value.splitlines(keepends=True))
         if isinstance(value, Mapping):
@@ -186,11 +186,15 @@ class _Marks:
         return Stretch(plain, tuple(_placed(plain, at, *line) for at, line in lines))
 
     def _marked(self, line: str, origin: Origin) -> str:
-        inside = next((m for m in _INSIDE_WORD.finditer(line) if not m[0].startswith("<")), None)
-        if inside is None:
-            return line
-        self._lines.append((line, inside.end(), origin))
-        return f"{line[: inside.end()]}{self._start}{len(self._lines) - 1}{_MARK_END}{line[inside.end() :]}"
+        parts, done, wanted = [], 0, True
+        for found in _INSIDE_WORD.finditer(line):
+            if found[0].startswith("<"):
+                wanted = True  # what stands before a tag may be cut off
+            elif wanted:
+                parts += [line[done : found.end()], f"{self._start}{len(self._lines)}{_MARK_END}"]
+                self._lines.append((line, found.end(), origin))
+                done, wanted = found.end(), False
+        return "".join([*parts, line[done:]])
 
 
 def _placed(text: str, at: int, line: str, inside: int, origin: Origin) -> _Line:

@@ -5,13 +5,19 @@ from contextlib import aclosing
 from typing import Protocol
 
 from fastapi import Request, Response
+from msgspec import UNSET
 
 from deeproot.runtime.output_text import OutputEnd
 from deeproot.runtime.server.disconnect import EventStream, until_disconnect
 from deeproot.runtime.server.errors import as_api_error
-from deeproot.runtime.server.explaining import with_explanations
+from deeproot.runtime.server.explaining import with_own_answer
 from deeproot.runtime.server.job import Job, Piece
-from deeproot.runtime.server.responses import CompletionTokensDetails, PromptTokensDetails, UsageInfo
+from deeproot.runtime.server.responses import (
+    CompletionTokensDetails,
+    OwnAnswer,
+    PromptTokensDetails,
+    UsageInfo,
+)
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.sse import Framing
@@ -59,7 +65,7 @@ async def _whole(state: ServerState, job: AnyJob, shape: Shape) -> object:
     async with aclosing(job.run(serving.client, state.metrics)) as batches:
         async for batch in batches:
             pieces += batch
-    return _explained(job, shape.whole(pieces, usage_of(pieces, job.choices)))
+    return _complete(job, shape.whole(pieces, usage_of(pieces, job.choices)))
 
 
 async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerator[bytes, None]:
@@ -75,9 +81,9 @@ async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerat
                 if chunks:
                     begun = True
                     yield b"".join(map(framing.event, chunks))
-        chunks = shape.last_chunks(usage_of(ends, job.choices), at_least_one=_carries(job))
+        chunks = shape.last_chunks(usage_of(ends, job.choices), at_least_one=_own_answer(job) is not None)
         if chunks:
-            chunks[-1] = _explained(job, chunks[-1])
+            chunks[-1] = _complete(job, chunks[-1])
             yield b"".join(map(framing.event, chunks))
     except Exception as error:
         if not begun:
@@ -87,15 +93,20 @@ async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerat
         yield framing.end
 
 
-def _carries(job: AnyJob) -> bool:
-    """Whether the answer is to carry explanations."""
-    return job.explaining is not None and job.explaining.wanted
+def _own_answer(job: AnyJob) -> OwnAnswer | None:
+    """What the answer is to carry beside what its surface knows."""
+    explains = job.explaining is not None and job.explaining.wanted
+    if not explains and job.applied_edits is None:
+        return None
+    return OwnAnswer(
+        job.explaining.explanations if job.explaining is not None and explains else UNSET,
+        job.applied_edits if job.applied_edits is not None else UNSET,
+    )
 
 
-def _explained(job: AnyJob, body: object) -> object:
-    if job.explaining is None or not job.explaining.wanted:
-        return body
-    return with_explanations(body, job.explaining.explanations)
+def _complete(job: AnyJob, body: object) -> object:
+    own = _own_answer(job)
+    return body if own is None else with_own_answer(body, own)
 
 
 def usage_of(pieces: Sequence[Piece], choices: int = 1) -> UsageInfo:

@@ -1,9 +1,10 @@
 """`POST /v1/chat/completions`."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -11,12 +12,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.search_memory import Searches, scope_of
-from deeproot.runtime.explain.history import Chat
+from deeproot.runtime.chat.tool_search import ToolShelf
+from deeproot.runtime.explain.history import Chat, Tenant
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import MAX_LOGPROBS, OptionError, check_choices
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.chat_shape import ChatShape
+from deeproot.runtime.server.context_edits import edited
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import (
@@ -26,6 +29,7 @@ from deeproot.runtime.server.generation_options import (
     sampling_options,
 )
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.responses import AppliedEdit
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob, arranged
 from deeproot.runtime.server.service_routes import check_model_name
@@ -83,9 +87,11 @@ def prepare_chat(
     Raises ApiError and OptionError. Slow on long conversations.
     """
     sent = conversation_of(body)
-    chat, shelf = arranged(serving, asker.tenant, sent)
+    chat, shelf, applied = shown_conversation(serving, asker.tenant, body, sent)
     if shelf is None:
-        return _one_reply(serving, body, asker, chat, chat.tools, completion_id, started, endpoint)
+        job = _one_reply(serving, body, asker, chat, chat.tools, completion_id, started, endpoint)
+        job.applied_edits = applied
+        return job
     if body.n not in (None, 1):
         raise invalid("n must be 1 where tools are deferred: set it to 1, or defer none.", "n")
     tools = (*shelf.shown, *shelf.deferred)
@@ -104,7 +110,20 @@ def prepare_chat(
             return None  # what was found leaves no room for the reply
 
     first = _one_reply(serving, body, asker, chat, tools, completion_id, started, endpoint)
-    return SearchingJob(first, shelf, follow)
+    return SearchingJob(first, shelf, follow, applied)
+
+
+def shown_conversation(
+    serving: Serving, tenant: Tenant, body: ChatCompletionRequest, sent: Chat
+) -> tuple[Chat, ToolShelf | None, tuple[AppliedEdit, ...] | None]:
+    """What the template gets of the conversation that was sent: with searches for deferred tools, without what is to be
+    cleared. Then the tools, if some are deferred, and what was cleared. Raises ApiError."""
+    # Errors have to name messages as they were sent.
+    with _template_errors():
+        serving.speech.require_template().check(sent.messages, with_tools=bool(sent.tools))
+    chat, shelf = arranged(serving, tenant, sent)
+    chat, applied = edited(chat, body.context_management, serving.speech.assets.tokenizer)
+    return chat, shelf, applied
 
 
 def _with_tokens_left(body: ChatCompletionRequest, used: int) -> ChatCompletionRequest | None:
@@ -209,16 +228,23 @@ def prompt_of(
     serving: Serving, body: ChatCompletionRequest, chat: Chat, namespace: bytes
 ) -> tuple[ChatContinuation, str, Prompt]:
     """What remembers the reply of a chat completion, the prompt's text, and the prompt. Raises ApiError."""
-    try:
+    with _template_errors():
         template = serving.speech.require_template()
         rendering = template.rendering(chat.messages, chat.tools, **chat.template_kwargs)
-    except TemplateError as error:
-        raise invalid(_sentence(error), _field_of(error)) from None
     continuation = serving.continuations.chat
     assert continuation is not None, "there is a template"
     exact = bool(body.deeproot and body.deeproot.exact)
     prompt = continuation.prompt(rendering, exact=exact, namespace=namespace)
     return continuation, rendering.text, prompt
+
+
+@contextlib.contextmanager
+def _template_errors() -> Iterator[None]:
+    """What a template refuses is a 400."""
+    try:
+        yield
+    except TemplateError as error:
+        raise invalid(_sentence(error), _field_of(error)) from None
 
 
 def _dumped(items: Sequence[Any]) -> list[Mapping[str, Any]]:

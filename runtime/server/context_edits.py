@@ -11,10 +11,12 @@ from deeproot.runtime.server.schemas import ContextEdit, ContextManagement
 
 def edited(
     chat: Chat, asked: ContextManagement | None, tokenizer: Tokenizer
-) -> tuple[Chat, AppliedEdit | None]:
+) -> tuple[Chat, tuple[AppliedEdit, ...] | None]:
     """The conversation with old tool results cleared, and the account of it; None if nothing was asked for."""
-    if asked is None or not asked.edits:
+    if asked is None:
         return chat, None
+    if not asked.edits:
+        return chat, ()
     (edit,) = asked.edits
 
     def count(text: str) -> int:
@@ -27,7 +29,7 @@ def edited(
         cleared_input_tokens=done.num_tokens,
         recomputed_input_tokens=done.num_behind,
     )
-    return dataclasses.replace(chat, messages=done.messages), applied
+    return dataclasses.replace(chat, messages=done.messages), (applied,) if done.num_uses else ()
 
 
 def _options(edit: ContextEdit) -> ClearToolUses:

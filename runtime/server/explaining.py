@@ -111,14 +111,14 @@ class Explaining:
             metrics.count_misses(explanation)
 
 
-def with_explanations(body: object, explanations: tuple[Explanation, ...]) -> object:
-    """The body of an answer, or a chunk, with the explanations in it."""
+def with_own_answer(body: object, own: OwnAnswer) -> object:
+    """The body of an answer, or a chunk, with what no other server says in it."""
     if isinstance(body, dict):
-        return {**body, "deeproot": OwnAnswer(explanations)}
+        return {**body, "deeproot": own}
     if not isinstance(body, ChatCompletion | ChatCompletionChunk | TextCompletion):
         return body
-    own: Any = OwnAnswer(explanations)
-    return msgspec.structs.replace(body, deeproot=own)
+    anything: Any = own
+    return msgspec.structs.replace(body, deeproot=anything)
 
 
 def _log_failure(work: "asyncio.Future[None]") -> None:

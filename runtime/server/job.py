@@ -11,6 +11,7 @@ from deeproot.runtime.output_text import OutputEnd, OutputText
 from deeproot.runtime.server.errors import ApiError
 from deeproot.runtime.server.explaining import Explaining
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.responses import AppliedEdit
 from deeproot.scheduler.messages import AddRequest, TokenLogprobs, TokenOutput
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class Job:
     choices: int = 1
     """Requests in a row that share a prompt, which is counted once."""
     explaining: Explaining | None = None
+    applied_edits: tuple[AppliedEdit, ...] | None = None
+    """What was cleared of the conversation; None if nothing was asked for."""
 
     @property
     def num_prompt(self) -> int:

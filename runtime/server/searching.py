@@ -24,6 +24,7 @@ from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.explaining import Explaining
 from deeproot.runtime.server.job import Job, Piece
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.responses import AppliedEdit
 from deeproot.runtime.server.state import Serving
 from deeproot.scheduler.messages import Usage
 
@@ -52,8 +53,15 @@ def arranged(serving: Serving, tenant: Tenant, chat: Chat) -> tuple[Chat, ToolSh
 class SearchingJob:
     """As a `Job` of one choice, which may take several replies of the model."""
 
-    def __init__(self, job: Job, shelf: ToolShelf, follow: Follow) -> None:
-        """`job`: the first reply. `follow` is called in a thread."""
+    def __init__(
+        self,
+        job: Job,
+        shelf: ToolShelf,
+        follow: Follow,
+        applied_edits: tuple[AppliedEdit, ...] | None = None,
+    ) -> None:
+        """`job`: the first reply. `follow` is called in a thread. `applied_edits`: see `Job`."""
+        self.applied_edits = applied_edits
         self._job = job
         self._shelf = shelf
         self._searches = Searches()

@@ -12,7 +12,7 @@ from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.sampling_options import check_token_ids
 from deeproot.runtime.server.body import json_body, openapi_body
-from deeproot.runtime.server.chat_routes import conversation_of, prompt_of
+from deeproot.runtime.server.chat_routes import conversation_of, prompt_of, shown_conversation
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.schemas import (
     MAX_MESSAGES,
@@ -23,7 +23,6 @@ from deeproot.runtime.server.schemas import (
     TokenIds,
     Tool,
 )
-from deeproot.runtime.server.searching import arranged
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
@@ -126,5 +125,5 @@ def _ids_of_chat(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Int
     if body.add_generation_prompt is False:
         kwargs = {**chat.template_kwargs, "add_generation_prompt": False}
         chat = dataclasses.replace(chat, template_kwargs=kwargs)
-    shown, _ = arranged(serving, tenant, chat)
+    shown, _, _ = shown_conversation(serving, tenant, chat_body, chat)
     return prompt_of(serving, chat_body, shown, tenant.namespace)[2].token_ids

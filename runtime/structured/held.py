@@ -21,10 +21,11 @@ def held_to(
     """
     if grammar is None:
         return params
-    if options.ignore_eos:
+    contradicts = "ignore_eos" if options.ignore_eos else "min_tokens" if params.min_tokens else None
+    if contradicts is not None:
         raise OptionError(
-            "ignore_eos",
-            "ignore_eos contradicts a form of the output, which is complete at some point: leave it out.",
+            contradicts,
+            f"{contradicts} contradicts a form of the output, which is complete at some point: leave it out.",
         )
     ends = tuple(end_token_ids) if grammar.whole else params.stop_token_ids
     return msgspec.structs.replace(params, grammar=grammar.text, stop_token_ids=ends)

@@ -25,6 +25,8 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
 from deeproot.kernels.configs import DecodeConfig, PrefillConfig
+from deeproot.runtime.engine_setup import _capture_graphs
+from deeproot.runtime.options import SetupError
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.invariants import check_idle
 from deeproot.scheduler.messages import AddRequest, SamplingParams
@@ -112,6 +114,18 @@ def test_all_sizes_can_be_captured_before_the_first_request(model: Path) -> None
         batch = make_batch([Chunk(ids[:n], 17 if n == 18 else 0, [3, 1])], plain.pool.page_size)
         assert runner.forward(batch).token_ids.tolist() == plain.forward(batch).token_ids.tolist()
     assert len(captures.graphs) == 3
+
+
+def test_a_failing_capture_ends_the_start_with_what_to_do(model: Path) -> None:
+    runner, _ = with_graphs(make_runner(model), [1])
+
+    def fail(compute: Compute, attention: AttentionBackend) -> Graph:
+        raise RuntimeError("operation not permitted")
+
+    assert runner.graphs is not None
+    runner.graphs._capture = fail
+    with pytest.raises(SetupError, match=r"operation not permitted.*--enforce-eager"):
+        _capture_graphs(runner)
 
 
 def test_batches_larger_than_any_graph_run_without(model: Path) -> None:

@@ -274,11 +274,11 @@ def test_what_is_remembered_of_the_evicted_is_bounded() -> None:
     ghosts = Ghosts(max_nodes=10, max_bytes=100)
     root = Root(b"")
     for i in range(1000):
-        ghosts.add(Node(as_bytes([i] * (i % 30)), NO_PAGES, root))
+        ghosts.add([Node(as_bytes([i] * (i % 30)), NO_PAGES, root)])
         assert len(ghosts) <= 10
         assert ghosts.num_bytes <= 100
     ids = as_bytes([999] * 9)
-    ghosts.add(Node(ids, NO_PAGES, root))
+    ghosts.add([Node(ids, NO_PAGES, root)])
     assert ghosts.reach(ids + ids, 0, 72, b"") == 36
     assert ghosts.reach(ids + ids, 0, 20, b"") == 20
     assert ghosts.reach(as_bytes([998] * 9), 0, 36, b"") == 0

@@ -40,7 +40,7 @@ class NoSummary:
         return Unit.NOTHING
 
     async def propose(self, span: Span, tools: Tools) -> Proposal:
-        raise NotImplementedError("nothing is summarised")
+        raise AssertionError("a strategy of Unit.NOTHING is not asked")
 
 
 @dataclass(frozen=True, slots=True)

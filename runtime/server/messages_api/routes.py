@@ -10,7 +10,12 @@ from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
-from deeproot.runtime.server.chat_routes import conversation_of, prepare_chat, prompt_of
+from deeproot.runtime.server.chat_routes import (
+    conversation_of,
+    prepare_chat,
+    prompt_of,
+    shown_conversation,
+)
 from deeproot.runtime.server.errors import ApiError, as_api_error
 from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common, new_id
@@ -18,7 +23,7 @@ from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
 from deeproot.runtime.server.messages_api.shape import MessagesShape
 from deeproot.runtime.server.messages_api.translate import translate
-from deeproot.runtime.server.searching import SearchingJob, arranged
+from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
@@ -44,7 +49,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         name = check_model_name(body.model, state)
         message_id = new_id("msg")
         job = await asyncio.to_thread(_prepare, serving, request, body, message_id, started)
-        shape = MessagesShape(message_id, name, job.num_prompt)
+        shape = MessagesShape(message_id, name, job.num_prompt, job.applied_edits)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     @router.post("/count_tokens", openapi_extra=openapi_body(CountTokensRequest))
@@ -75,7 +80,8 @@ def _prepare(
 def _count(serving: Serving, body: CountTokensRequest, tenant: Tenant) -> int:
     translated = translate(body)
     try:
-        chat, _ = arranged(serving, tenant, conversation_of(translated.body))
+        sent = conversation_of(translated.body)
+        chat, _, _ = shown_conversation(serving, tenant, translated.body, sent)
         _, _, prompt = prompt_of(serving, translated.body, chat, tenant.namespace)
     except (ApiError, OptionError) as error:
         raise translated.located(as_api_error(error)) from None

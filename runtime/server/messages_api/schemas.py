@@ -4,7 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from deeproot.runtime.server.schemas import MAX_MESSAGES, MAX_TOOLS, OwnOptions, RequestModel
+from deeproot.runtime.server.schemas import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    ContextManagement,
+    OwnOptions,
+    RequestModel,
+)
 
 
 class Block(RequestModel):
@@ -93,6 +99,7 @@ class CountTokensRequest(RequestModel):
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
 
 
 class MessagesRequest(CountTokensRequest):

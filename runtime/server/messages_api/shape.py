@@ -18,7 +18,7 @@ from deeproot.runtime.server.reply_blocks import (
     ReplyBlocks,
     blocks_of,
 )
-from deeproot.runtime.server.responses import UsageInfo
+from deeproot.runtime.server.responses import AppliedEdit, UsageInfo
 from deeproot.runtime.server.sse import Framing, named_event
 
 Fields = dict[str, Any]
@@ -40,8 +40,13 @@ class MessagesShape:
 
     framing = Framing(_event, _failure, b"")
 
-    def __init__(self, message_id: str, model: str, num_prompt: int) -> None:
-        """`num_prompt`: tokens of the prompt, which a stream says before it is known how many were cached."""
+    def __init__(
+        self, message_id: str, model: str, num_prompt: int, applied_edits: Sequence[AppliedEdit] | None = None
+    ) -> None:
+        """`num_prompt`: tokens of the prompt, which a stream says before it is known how many were cached.
+        `applied_edits`: see `Job`."""
+        edits = None if applied_edits is None else {"applied_edits": applied_edits}
+        self._edits: Fields = {} if edits is None else {"context_management": edits}
         self._id = message_id
         self._model = model
         self._num_prompt = num_prompt
@@ -53,7 +58,8 @@ class MessagesShape:
         blocks = blocks_of(event for piece in pieces for event in piece.events)
         end = pieces[-1].end
         assert end is not None, "an answer's last piece has its end"
-        return {**self._message([_block(block) for block in blocks]), **_stop(end), "usage": _usage(usage)}
+        message = self._message([_block(block) for block in blocks])
+        return {**message, **_stop(end), "usage": _usage(usage), **self._edits}
 
     def chunks(self, piece: Piece) -> list[object]:
         chunks: list[object] = []
@@ -69,7 +75,7 @@ class MessagesShape:
     def last_chunks(self, usage: UsageInfo, *, at_least_one: bool) -> list[object]:
         assert self._end is not None, "a stream that ends well has an end"
         return [
-            {"type": "message_delta", "delta": _stop(self._end), "usage": _usage(usage)},
+            {"type": "message_delta", "delta": _stop(self._end), "usage": _usage(usage), **self._edits},
             {"type": "message_stop"},
         ]
 

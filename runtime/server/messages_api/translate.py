@@ -51,6 +51,8 @@ def translate(request: CountTokensRequest) -> Translated:
     fields: dict[str, Any] = {"model": request.model, "messages": messages}
     if request.tools:
         fields["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools)]
+    if request.context_management is not None:
+        fields["context_management"] = request.context_management.model_dump(exclude_unset=True)
     fields |= _choice(request.tool_choice)
     fields |= _thinking(request)
     if isinstance(request, MessagesRequest):

@@ -1,5 +1,6 @@
 """The items of a reply, as the Responses API writes them."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +26,7 @@ def new_item_id(prefix: str) -> str:
     return f"{prefix}_{uuid4().hex}"
 
 
-def output_item(block: ReplyBlock, item_id: str, status: str) -> Fields:
+def output_item(block: ReplyBlock, item_id: str, status: str, logprobs: Sequence[object] = ()) -> Fields:
     """`status`: `in_progress`, where text and arguments are still empty, `completed` or `incomplete`."""
     begun = status != "in_progress"
     match block.kind:
@@ -40,7 +41,7 @@ def output_item(block: ReplyBlock, item_id: str, status: str) -> Fields:
                 "status": status,
             }
         case "text":
-            content = [output_part(block)] if begun else []
+            content = [output_part(block, logprobs)] if begun else []
             return {
                 "id": item_id,
                 "type": "message",
@@ -59,9 +60,13 @@ def output_item(block: ReplyBlock, item_id: str, status: str) -> Fields:
             }
 
 
-def output_part(block: ReplyBlock, *, empty: bool = False) -> Fields:
+def output_part(block: ReplyBlock, logprobs: Sequence[object] = ()) -> Fields:
     """The only part of a message or of reasoning."""
-    text = "" if empty else block.text
     if block.kind == "reasoning":
-        return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "reasoning_text", "text": block.text}
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def empty_part(block: ReplyBlock) -> Fields:
+    """The same before anything of it is known."""
+    return {**output_part(block), "text": ""}

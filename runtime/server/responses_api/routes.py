@@ -20,7 +20,7 @@ from deeproot.runtime.server.responses_api.items import Item
 from deeproot.runtime.server.responses_api.output import Fields, new_item_id
 from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
 from deeproot.runtime.server.responses_api.shape import ResponsesShape
-from deeproot.runtime.server.responses_api.translate import input_items, translate
+from deeproot.runtime.server.responses_api.translate import input_items, translate, wants_logprobs
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
@@ -54,7 +54,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
             if body.store is not False:
                 state.responses.put_soon(owner, response, _spelled_out(input_items(body)))
 
-        shape = ResponsesShape(response_id, _repeated(body, name), on_complete)
+        tokenizer = serving.speech.assets.tokenizer if wants_logprobs(body) else None
+        shape = ResponsesShape(response_id, _repeated(body, name), on_complete, tokenizer)
         return await answer(request, state, job, shape, stream=bool(body.stream))
 
     @router.get("/{response_id}")
@@ -120,6 +121,7 @@ def _repeated(body: ResponsesRequest, model: str) -> Fields:
         "text": {"format": {"type": "text"}, **text},
         "tool_choice": body.tool_choice or "auto",
         "tools": tools,
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",
         "user": body.user,

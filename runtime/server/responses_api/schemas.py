@@ -99,6 +99,8 @@ class ResponsesRequest(RequestModel):
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
+    include: Annotated[list[str], Field(max_length=32, fail_fast=True)] | None = None
+    top_logprobs: int | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
     seed: int | None = None

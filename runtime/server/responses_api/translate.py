@@ -12,6 +12,7 @@ from deeproot.runtime.server.unsupported import refuse_unsupported
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
+    "context_management": ([],),
     "conversation": (),
     "prompt": (),
     "truncation": ("disabled",),
@@ -57,18 +58,33 @@ def translate(body: ResponsesRequest, earlier: Sequence[Item]) -> Translated:
         "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None,
         "tool_choice": _choice(body.tool_choice),
         "response_format": _format(body.text),
+        **_logprobs(body),
         "deeproot": body.deeproot and body.deeproot.model_dump(exclude_unset=True),
     }
     given = {name: value for name, value in fields.items() if value is not None}
     return Translated(ChatCompletionRequest.model_validate(given), origins, _NAMES)
 
 
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` names to have them."""
 _NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
 """What fields of a chat completion are called here."""
+
+
+def wants_logprobs(body: ResponsesRequest) -> bool:
+    return LOGPROBS in (body.include or ())
+
+
+def _logprobs(body: ResponsesRequest) -> dict[str, Any]:
+    if wants_logprobs(body):
+        return {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
+    if body.top_logprobs:
+        raise invalid(f"top_logprobs needs '{LOGPROBS}' among include.", "top_logprobs")
+    return {}
 
 
 def _tool(tool: ToolDefinition, where: str) -> dict[str, Any]:

@@ -361,11 +361,12 @@ def test_half_a_character_at_the_end_is_no_joint(smol: Tokenizer) -> None:
     assert smol.decode(continuation.prompt(text).token_ids) == text
 
 
-def test_replies_of_another_namespace_are_not_known(tokenizer: Tokenizer) -> None:
-    template = family("chatml", tokenizer)
+def test_replies_of_another_namespace_are_not_known(smol: Tokenizer) -> None:
+    template = family("chatml", smol)
     memory = ReplyMemory(10**6)
-    chat, text = ChatContinuation(template, tokenizer, memory), TextContinuation(tokenizer, memory)
-    odd = odd_ids(tokenizer, "It is fine, thanks.", 3)
+    chat = ChatContinuation(template, smol, memory, reply_format(template))
+    text = TextContinuation(smol, memory)
+    odd = odd_ids(smol, "It is fine, thanks.", 3)
     for name in (b"a", b""):
         chat.remember(chat.prompt(template.rendering([USER]), namespace=name), odd)
         text.remember(text.prompt("x", name), odd)

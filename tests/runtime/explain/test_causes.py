@@ -188,9 +188,7 @@ def test_a_reply_with_other_ids_and_a_reply_with_other_words(smol: Tokenizer) ->
     assert found.divergence.before[:20] == found.divergence.after[:20]
     talk = Talk(smol)
     talk.call([system(RULES), ASK], reply=odd)
-    edited = talk.call(
-        [system(RULES), ASK, assistant("To the mountains, we would say. That is nice there."), MORE]
-    )
+    edited = talk.call([system(RULES), ASK, assistant("Into the mountains, I would say."), MORE])
     assert edited.cause is not Cause.RETOKENISED_OUTPUT
     talk = Talk(smol, memory=10**6)
     talk.call([system(RULES), ASK], reply=odd)

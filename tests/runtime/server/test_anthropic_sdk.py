@@ -163,6 +163,42 @@ def test_a_tool_loop(client: anthropic.Anthropic, script: ScriptedForward) -> No
     assert second.usage.cache_read_input_tokens == before - 1
 
 
+def test_old_tool_results_are_cleared_on_request(
+    client: anthropic.Anthropic, script: ScriptedForward
+) -> None:
+    turns: list[MessageParam] = list(USER)
+    for i in range(4):
+        use = {"type": "tool_use", "id": f"t{i}", "name": "get_time", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"t{i}", "content": f"result {i} " * 30}
+        turns += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": 100},
+        "keep": {"type": "tool_uses", "value": 1},
+    }
+    asked = {"model": "tiny", "messages": turns, "tools": TOOLS}
+    managed = {"edits": [edit]}
+    num_whole = client.messages.count_tokens(**asked).input_tokens
+    num_cleared = client.messages.count_tokens(
+        **asked, extra_body={"context_management": managed}
+    ).input_tokens
+    answers = [
+        client.messages.create(
+            **asked, max_tokens=3, extra_body={"context_management": managed, "seed": 1}
+        ).to_dict()
+    ]
+    with client.messages.stream(
+        **asked, max_tokens=3, extra_body={"context_management": managed, "seed": 1}
+    ) as stream:
+        deltas = [event.to_dict() for event in stream if event.type == "message_delta"]
+    for answer in (*answers, *deltas):
+        (applied,) = answer["context_management"]["applied_edits"]
+        assert applied["cleared_tool_uses"] == 3
+        assert 0 < num_whole - num_cleared <= applied["cleared_input_tokens"] + 3 * 20
+    usage = answers[0]["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == num_cleared
+
+
 def test_a_stop_sequence_is_named(client: anthropic.Anthropic, script: ScriptedForward) -> None:
     message = client.messages.create(
         model="tiny",

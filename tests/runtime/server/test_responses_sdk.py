@@ -203,6 +203,32 @@ def test_the_limit_makes_a_response_incomplete(client: openai.OpenAI) -> None:
         assert made.output[-1].status == "incomplete"
 
 
+def test_logarithms_of_probabilities(client: openai.OpenAI, script: ScriptedForward) -> None:
+    text = "Grüße, short."
+    for stream in (False, True):
+        answer = client.responses.create(
+            model="tiny",
+            input=ASK,
+            include=["message.output_text.logprobs"],
+            top_logprobs=2,
+            stream=stream,
+            extra_body=seeded(script, text),
+        )
+        events = [] if isinstance(answer, Response) else list(answer)
+        made = answer if isinstance(answer, Response) else events[-1].response
+        part = made.output[0].content[0]
+        assert part.text == text
+        assert bytes(byte for one in part.logprobs for byte in one.bytes).decode() == text
+        assert {len(one.top_logprobs) for one in part.logprobs} == {2}
+        streamed = [
+            one.token
+            for event in events
+            if event.type == "response.output_text.delta"
+            for one in event.logprobs
+        ]
+        assert not stream or "".join(streamed) == "".join(one.token for one in part.logprobs)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -222,6 +248,7 @@ def test_the_limit_makes_a_response_incomplete(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice"),
         ({"background": True}, "background"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"truncation": "auto"}, "truncation"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"previous_response_id": 3}, "previous_response_id"),

@@ -106,3 +106,16 @@ def test_a_tool_of_that_name_is_refused(server: RunningServer) -> None:
     reply = httpx.post(f"{server.url}/v1/chat/completions", json=body)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "tools[3].function.name"
+
+
+def test_errors_name_messages_as_they_were_sent(server: RunningServer) -> None:
+    """The search that is put back for the forgotten call does not count."""
+    call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "nobody", "content": "b"},
+    ]
+    reply = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": messages, "tools": TOOLS})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "messages[2].role"
