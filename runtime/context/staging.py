@@ -72,6 +72,11 @@ class Stager:
                 body = self._enveloped("observation", text, event, Authority.UNTRUSTED)
                 return self._item(event, "diagnostic", "user", body, Authority.UNTRUSTED, Channel.OBSERVATION)
             case EventKind.STATE_CHANGE:
+                if event.data.get("part") == "tombstone":
+                    words = self._envelopes.escape(text)
+                    return self._item(
+                        event, "tombstone", "user", words, Authority.VERIFIED, Channel.OBSERVATION
+                    )
                 if "name" not in event.data:
                     return None
                 line = (

@@ -148,6 +148,10 @@ class WorkingSet:
         around = self._overhead + _ENVELOPE + self._tokens.count(fields)
         return around + (size if self._result_tokens is None else min(size, self._result_tokens))
 
+    def encode(self, text: str) -> TokenIds:
+        """Ids of a text as a segment has them; int32, shape [tokens]."""
+        return self._tokens.encode(text)
+
     def _new_stager(self) -> Stager:
         return Stager(
             count=self._tokens.count,

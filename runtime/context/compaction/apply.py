@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deeproot.runtime.context.compaction.stand_in import StandIn
+from deeproot.runtime.context.compaction.stand_in import Level, StandIn
 from deeproot.runtime.context.items import Item
 from deeproot.runtime.context.staging import Stager
 
@@ -21,7 +21,7 @@ class Applied:
 def apply_stand_ins(items: Iterable[Item], stand_ins: Sequence[StandIn], stager: Stager) -> Applied:
     """Put stand-ins in their places; of two for the same event the later one holds. A pure function.
 
-    A record stands where the first event that it covers stood. Where a pointer led to an output that is no longer
+    A record stands where the first event that it covers stood; for what was evicted nothing does. Where a pointer led to an output that is no longer
     there, the output itself is shown again.
     """
     records = _live(stand_ins)
@@ -38,6 +38,8 @@ def apply_stand_ins(items: Iterable[Item], stand_ins: Sequence[StandIn], stager:
             made.append(_shortened(item, shortened.get(item.seq), stager))
         elif id(covering) not in placed:
             placed.add(id(covering))
+            if covering.level is Level.EVICTED:
+                continue
             record_item = stager.record(covering.text, covering.covers, covering.by)
             by_key[record_item.key] = covering
             made.append(record_item)

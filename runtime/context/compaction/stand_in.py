@@ -18,6 +18,8 @@ class Level(StrEnum):
     """One message: a stale view as a pointer, a source as its skeleton, a long result as a preview."""
     CLEARED = "cleared"
     """One tool result: a pointer to the archive, and its open diagnostics."""
+    EVICTED = "evicted"
+    """An observation that no longer holds, with the call that asked for it: nothing stands for them."""
     SUMMARY = "summary"
     """One tool result: a summary of it."""
     EPISODE = "episode"
