@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from deeproot.bench.cachesim.call import Call
-from deeproot.bench.cachesim.conversations import usual_marks
 from deeproot.bench.compaction import append, budget_of
 from deeproot.runtime.context.anti_patterns import (
     ChangingProfile,
@@ -173,9 +172,14 @@ def _continued(prompt: TokenIds, after: Context) -> TokenIds | None:
 
 
 def _marks(context: Context, ends: Sequence[int]) -> tuple[int, ...]:
-    """Breakpoints behind the root and behind the trunk too, where a layout has them."""
+    """Breakpoints behind the first part, the root, the trunk, and the newest part that comes from the log.
+
+    Not behind the reminder and the status line, which move on each turn: a prefix that ends in them never comes again.
+    """
+    from_log = [b.end for b in context.boundaries if b.key[:1] == "e" and b.key[1:].isdigit()]
     zones = [
         max((b.end for b in context.boundaries if b.zone is zone and b.end in ends), default=0)
         for zone in (Zone.ROOT, Zone.TRUNK)
     ]
-    return tuple(sorted({*usual_marks(ends), *(end for end in zones if end)}))
+    newest = max(from_log, default=ends[-1])
+    return tuple(sorted({ends[0], newest, *(end for end in zones if end)}))
