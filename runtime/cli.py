@@ -12,11 +12,11 @@ from deeproot import __version__
 from deeproot.runtime.bench_flags import add_bench
 from deeproot.runtime.config_file import expand_config
 from deeproot.runtime.explain.flags import add_explain
-from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
-from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.flags import add_engine_flags, number, whole
 from deeproot.runtime.measure_flags import add_measure
 from deeproot.runtime.model_search import found_models
-from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, EngineOptions, ServerOptions, SetupError
+from deeproot.runtime.options import EngineOptions, SetupError
+from deeproot.runtime.serve_flags import add_serve
 
 SHELLS = ("bash", "zsh", "tcsh")
 _COMMANDS_WITH_CONFIG = ("serve", "chat")
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"deeproot {__version__}")
     parser.set_defaults(module=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _add_serve(commands)
+    add_serve(commands)
     _add_chat(commands)
     _add_doctor(commands)
     _add_lint(commands)
@@ -108,103 +108,6 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         keep_thinking=args.keep_thinking,
         continuation_memory_bytes=args.continuation_memory_bytes,
         seed=args.seed,
-    )
-
-
-def server_options(args: argparse.Namespace) -> ServerOptions:
-    """The server flags of a command line."""
-    return ServerOptions(
-        host=args.host,
-        port=args.port,
-        served_model_names=tuple(args.served_model_name),
-        api_keys=(*args.api_key, *_keys_in_file(args.api_key_file)),
-        shutdown_timeout_s=args.shutdown_timeout,
-        max_queued_requests=args.max_queued_requests,
-        max_body_bytes=args.max_body_bytes,
-        response_store=args.response_store,
-        response_store_bytes=args.response_store_bytes,
-        explain_memory_bytes=args.explain_memory_bytes,
-        log_level=args.log_level,
-        log_format=args.log_format,
-    )
-
-
-def _add_serve(commands: Any) -> None:
-    command = commands.add_parser(
-        "serve", help="serve a model over HTTP", description="Serve a model over HTTP.", allow_abbrev=False
-    )
-    command.set_defaults(module="deeproot.runtime.server.serve")
-    add_engine_flags(command, model_required=True)
-    add_foreign_flags(command)
-    group = command.add_argument_group("server")
-    default = ServerOptions()
-    group.add_argument("--host", default=default.host, help="address to listen on (default: %(default)s)")
-    group.add_argument(
-        "--port",
-        type=whole(0, 65535),
-        default=default.port,
-        help="0 takes any free port (default: %(default)s)",
-    )
-    group.add_argument(
-        "--served-model-name",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="names that requests may use for the model",
-    )
-    group.add_argument(
-        "--api-key", action="extend", nargs="+", default=[], metavar="KEY", help="ask requests for a key"
-    )
-    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file with one key a line")
-    group.add_argument(
-        "--shutdown-timeout",
-        type=number(0, 3600),
-        default=default.shutdown_timeout_s,
-        metavar="SECONDS",
-        help="how long requests may go on after SIGTERM or Ctrl-C (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-queued-requests",
-        type=whole(0),
-        default=default.max_queued_requests,
-        metavar="N",
-        help="requests that may wait; more are answered with 429 (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-body-bytes",
-        type=size,
-        default=default.max_body_bytes,
-        metavar="SIZE",
-        help="largest request body (default: 32MiB)",
-    )
-    group.add_argument(
-        "--response-store",
-        type=Path,
-        metavar="FILE",
-        help="SQLite file for responses that previous_response_id may name (default: in memory)",
-    )
-    group.add_argument(
-        "--response-store-bytes",
-        type=size,
-        default=default.response_store_bytes,
-        metavar="SIZE",
-        help="of stored responses; the least recently used are forgotten (default: 64MiB)",
-    )
-    group.add_argument(
-        "--explain-memory-bytes",
-        type=size_or_zero,
-        default=default.explain_memory_bytes,
-        metavar="SIZE",
-        help="for the latest sequences, to explain misses by; 0 switches that off (default: 32MiB)",
-    )
-    group.add_argument(
-        "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"
-    )
-    group.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        default=default.log_format,
-        help="lines for people, or a JSON object a line (default: %(default)s)",
     )
 
 
@@ -302,15 +205,3 @@ def _add_completion(commands: Any) -> None:
     )
     command.set_defaults(module="deeproot.runtime.completion")
     command.add_argument("shell", choices=SHELLS)
-
-
-def _keys_in_file(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        keys = path.read_text().split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"--api-key-file {path} cannot be read: {error}") from None
-    if not keys:
-        raise SetupError(f"--api-key-file {path} holds no key: write one a line")
-    return keys

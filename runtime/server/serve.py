@@ -5,9 +5,10 @@ import errno
 import importlib
 import socket
 
-from deeproot.runtime.cli import engine_options, server_options
+from deeproot.runtime.cli import engine_options
 from deeproot.runtime.logs import set_up_logging
 from deeproot.runtime.options import ServerOptions, SetupError, check_files
+from deeproot.runtime.serve_flags import server_options
 
 
 def run(args: argparse.Namespace) -> int:

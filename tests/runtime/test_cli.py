@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from deeproot import __version__
-from deeproot.runtime.cli import build_parser, engine_options, main, server_options
+from deeproot.runtime.cli import build_parser, engine_options, main
 from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
+from deeproot.runtime.serve_flags import server_options
 
 from .tiny_model import write_tiny_model
 

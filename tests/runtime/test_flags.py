@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deeproot.runtime.cli import build_parser, engine_options, main, server_options
+from deeproot.runtime.cli import build_parser, engine_options, main
 from deeproot.runtime.config_file import expand_config
 from deeproot.runtime.flags import add_engine_flags
 from deeproot.runtime.logs import set_up_logging
 from deeproot.runtime.options import SetupError
+from deeproot.runtime.serve_flags import server_options
 
 
 def parse(*arguments: str) -> tuple[object, object]:

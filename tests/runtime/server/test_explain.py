@@ -288,3 +288,34 @@ def test_a_new_engine_and_the_command(tmp_path: Path) -> None:
     gone = run_command("explain", "--url", process.url)
     assert gone.returncode == 1
     assert "--url" in gone.stderr
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("messages", {"max_tokens": 2, "system": "It is {} here.", "messages": [ASK]}),
+        ("responses", {"max_output_tokens": 2, "instructions": "It is {} there.", "input": "Where to?"}),
+    ],
+)
+def test_other_surfaces_explain_too(
+    server: RunningServer, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    hour = 10 + 2 * (path == "messages") + stream
+
+    def ask(minute: int) -> dict[str, Any]:
+        filled = json.loads(json.dumps(body).replace("{}", f"{hour}:{minute}:00"))
+        answer = httpx.post(
+            f"{server.url}/v1/{path}",
+            json={**filled, "stream": stream},
+            headers={"X-Deeproot-Explain": "1"},
+        )
+        last = answer.text.strip().split("\n")[-1].removeprefix("data: ") if stream else answer.text
+        (explanation,) = json.loads(last)["deeproot"]["explanations"]
+        found: dict[str, Any] = explanation
+        return found
+
+    ask(15)
+    later = ask(16)
+    assert later["cause"] == "changed_time"
+    assert later["divergence"]["segment"].startswith("messages[0]")
