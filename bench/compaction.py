@@ -8,7 +8,11 @@ compaction, the prompt is searched for
 * facts: identifiers, paths, numbers and settings in the action's own arguments that had been seen before. Whether they
   are needed is thus decided by what the agent did, and by nobody's judgement;
 * constraints: the lines of the policy and the user's own words;
-* open diagnostics: errors that no later run has shown to be gone, each with all its lines.
+* open diagnostics: errors that no later run has shown to be gone, each with all its lines; one of which fewer lines are
+  there does not count as kept.
+
+A prompt that cannot be made to fit counts as over budget, and nothing is searched or counted for it; nor is anything in
+prompts from which nothing was taken yet. So strategies may differ in how much was looked for.
 
 No model is asked: every strategy fills its template by the deterministic extractor. Without `--model`, tokens are bytes.
 """

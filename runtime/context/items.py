@@ -99,6 +99,11 @@ class Repeat:
     stand_in: Callable[[int], Item]
 
 
+def no_note(upto: int, shown: Sequence[Item], room: int) -> Item | None:
+    """No note of open diagnostics, whatever is open."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class PlanContext:
     """What layouts need beside the items. `count`: tokens of a text. `overhead`: of the template around a message.
@@ -117,7 +122,7 @@ class PlanContext:
     fold: Callable[[Item], Item | None] = lambda item: None
     """A view of a source file as its skeleton, for a layout to stage in its place; None for all else, and where that
     would be no shorter."""
-    open_note: Callable[[int, Sequence[Item], int], Item | None] = lambda upto, shown, room: None
+    open_note: Callable[[int, Sequence[Item], int], Item | None] = no_note
     """Diagnostics that were open at event `upto` and are not whole among the items `shown`, in at most `room` tokens,
     for a layout that leaves turns out; None if there are none."""
 

@@ -22,7 +22,7 @@ class ThreeZones:
     (their bytes unchanged) and the files in work are staged as they now are. At the high water mark superseded
     reads shrink to pointers and the oldest turns without anchors go to the archive, in one batch, down to the low
     mark; errors in them that were open then stay, verbatim, behind the archive's pointer. Nothing else ever changes a
-    byte before the leaf.
+    byte before the leaf, but that those errors are cut down where the budget would be passed otherwise.
 
     `budget`: tokens of one call, or a `Budget`. `keep_turns`: newest turns that never settle or drop.
     `reminder_tokens`: the most that the reminder may have; 0: none. `fold_over`: views of source files over that many
@@ -88,7 +88,7 @@ class _Fold:
         self._archived_to = 0
         self._pointer: Item | None = None
         self._open: Item | None = None
-        """What was open in archived turns at the last batch."""
+        """What was open in archived turns at the last batch, as far as there is room."""
         self._now = 0
         """The newest event taken, those behind records included."""
         self._staged: dict[str, Item] = {}
@@ -120,6 +120,8 @@ class _Fold:
             self._settle()
         if self._total() >= self._budget.high_tokens:
             self._compact(group.last_seq)
+        elif self._open is not None and self._total() + self._open.tokens > self._budget.total:
+            self._carry_open()
 
     def trunk(self) -> list[Placement]:
         placed = []
@@ -167,8 +169,8 @@ class _Fold:
 
     def _total(self) -> int:
         files = sum([item.tokens for item in self._staged.values()]) if self._staged else 0
-        notes = sum([note.tokens for note in (self._pointer, self._open) if note is not None])
-        return self._fixed + notes + self._tokens + files + self._fresh_tokens()
+        pointer = self._pointer.tokens if self._pointer is not None else 0
+        return self._fixed + pointer + self._tokens + files + self._fresh_tokens()
 
     def _settle(self) -> None:
         """The turns but the newest become trunk, until the leaf is down to its lower share; files are staged anew."""
@@ -259,8 +261,10 @@ class _Fold:
         return len(self._archived) > before
 
     def _carry_open(self) -> None:
-        """What is open now and no longer shown is noted, as far as the budget has room."""
-        self._open = None
+        """What is open now and no longer shown is noted, as far as the budget has room.
+
+        The note is no part of the total: nothing is archived for it, and it gives way to what comes.
+        """
         shown = [item for group in self._groups for item in group.items]
         self._open = self._context.open_note(self._now, shown, self._budget.total - self._total())
 

@@ -20,7 +20,7 @@ from deeproot.runtime.context.cost_oracle import CostOracle, EditCost
 from deeproot.runtime.context.event_log import EventLog, NewEvent
 from deeproot.runtime.context.events import Event, payload_text
 from deeproot.runtime.context.grouping import root_items
-from deeproot.runtime.context.items import Item
+from deeproot.runtime.context.items import Item, no_note
 from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.runtime.context.working_set import WorkingSet
 
@@ -154,7 +154,8 @@ class Compactor:
     def _draft(self, log: EventLog, incoming: int) -> Draft:
         staged = self._working_set.staged(log)
         items = staged.applied().items
-        context = self._working_set.plan_context(staged, items)
+        # A note of open diagnostics takes what room there is: counted, it would eat what a compaction frees.
+        context = replace(self._working_set.plan_context(staged, items), open_note=no_note)
         fixed = context.fixed + sum(item.tokens for item in root_items(items))
         self.budget.check_fixed(fixed)
 

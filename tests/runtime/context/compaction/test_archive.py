@@ -1,6 +1,8 @@
 """Open diagnostics of turns that the layout itself archives, with or without a compactor before it."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ from deeproot.runtime.context.compaction.strategy import Strategy
 from deeproot.runtime.context.compaction.turns import TurnReader, all_calls
 from deeproot.runtime.context.event_log import EventLog, NewEvent
 from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.items import Item, PlanContext, no_note
 from deeproot.runtime.context.prefix_cost import common_prefix
+from deeproot.runtime.context.staged_log import StagedLog
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenise import SegmentTokenizer
@@ -197,13 +201,20 @@ def lost(working_set: WorkingSet, log: EventLog, context: Context) -> list[str]:
     return [line for lines in fatal for line in unsaid(lines[0], text)]
 
 
-def recorded(run: EventLog, share: float, strategy: Strategy | None) -> tuple[int, int]:
+class Silent(WorkingSet):
+    """A working set without notes of what is open."""
+
+    def plan_context(self, staged: StagedLog, items: Sequence[Item]) -> PlanContext:
+        return replace(super().plan_context(staged, items), open_note=no_note)
+
+
+def recorded(
+    run: EventLog, share: float, strategy: Strategy | None, kind: type[WorkingSet] = WorkingSet
+) -> tuple[int, int]:
     """Run a recorded log at a budget; how many prompts fitted, and how many of them had archived something."""
     segments, template = SegmentTokenizer(TokenizersAdapter(byte_tokenizer())), ChatTemplate(CHATML)
     budget = budget_of(run, share, segments, template)
-    working_set = WorkingSet(
-        policy=ThreeZones(budget, reminder_tokens=0), tokenizer=segments, template=template
-    )
+    working_set = kind(policy=ThreeZones(budget, reminder_tokens=0), tokenizer=segments, template=template)
     layers = gentle_layers() if strategy is JOINT else default_layers()
     compactor = strategy and Compactor(
         working_set, budget=budget, strategy=strategy, layers=layers, keep_turns=2
@@ -217,7 +228,7 @@ def recorded(run: EventLog, share: float, strategy: Strategy | None) -> tuple[in
             except BudgetError:
                 pass
             else:
-                assert lost(working_set, log, context) == []
+                assert kind is Silent or lost(working_set, log, context) == []
                 fitted += 1
                 dropped += bool(context.report.dropped)
         new = NewEvent(
@@ -236,6 +247,15 @@ def test_every_prompt_of_recorded_runs_has_what_is_open(share: float, strategy: 
     sizes = [recorded(run, share, strategy) for run in (*swe_runs(), *airline_runs(4))]
     assert all(fitted for fitted, _ in sizes)
     assert any(dropped for _, dropped in sizes)
+
+
+@pytest.mark.parametrize("strategy", [NoSummary(), JOINT], ids=["none", "joint"])
+def test_a_note_makes_no_prompt_too_long(strategy: Strategy) -> None:
+    """It takes only what room there is, and nothing of what a compaction frees."""
+    runs = swe_runs() + airline_runs(2)
+    with_notes = [recorded(run, share, strategy)[0] for run in runs for share in (0.25, 0.12)]
+    without = [recorded(run, share, strategy, Silent)[0] for run in runs for share in (0.25, 0.12)]
+    assert with_notes == without
 
 
 steps = st.lists(
