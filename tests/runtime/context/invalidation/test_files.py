@@ -389,3 +389,16 @@ def wait_for_event(path: Path, invalidator: Invalidator) -> None:
 def test_a_watcher_of_no_folder_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is no folder"):
         Watcher([tmp_path / "none"], lambda paths: None)
+
+
+def test_own_delete_of_the_folder_above(tmp_path: Path, invalidator: Invalidator, log: EventLog) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "srcs").mkdir()
+    for folder in ("src", "srcs"):
+        (tmp_path / folder / "a").write_text("one")
+    seq = show(invalidator, log, tmp_path / "src" / "a")
+    show(invalidator, log, tmp_path / "srcs" / "a")
+    call = record.assistant(log, "I move it.")
+    (tmp_path / "src").rename(tmp_path / "lib")
+    found = invalidator.wrote([tmp_path / "src", tmp_path / "lib"], call)
+    assert [(f.seq, f.causes[0].by) for f in found] == [(seq, call)]
