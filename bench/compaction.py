@@ -15,7 +15,6 @@ No model is asked: every strategy fills its template by the deterministic extrac
 
 import argparse
 import asyncio
-import gzip
 import json
 import re
 import sys
@@ -26,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deeproot.bench.recorded import airline_documents, swe_documents
 from deeproot.bench.working_set import CHATML, byte_tokenizer
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.context.budget import Budget, BudgetError
@@ -46,13 +46,6 @@ from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import WorkingSet
 
-ROOT = Path(__file__).parents[1]
-CONTEXT_TESTS = ROOT / "tests" / "runtime" / "context"
-AIRLINE = ROOT / "bench" / "data" / "tau_airline_25.jsonl.gz"
-SWE_AGENT = (
-    CONTEXT_TESTS / "fixtures" / "sweagent_pydicom_1458.traj.json",
-    CONTEXT_TESTS / "data" / "sweagent_marshmallow_1867.traj.json",
-)
 SHARES = (0.50, 0.25, 0.12)
 WINDOW = "sliding window"
 """No compaction at all: the oldest turns are forgotten. What the strategies are to be better than."""
@@ -124,15 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def airline_runs(most: int) -> list[EventLog]:
     """Each run as a log."""
-    with gzip.open(AIRLINE, "rt", encoding="utf-8") as lines:
-        documents = [json.loads(line) for line, _ in zip(lines, range(most), strict=False)]
-    return [_imported(partial(_messages, d)) for d in documents]
+    return [_imported(partial(_messages, d)) for d in airline_documents(most)]
 
 
 def swe_runs() -> list[EventLog]:
     """The same for the coding agents' runs."""
-    documents = [json.loads(path.read_text(encoding="utf-8")) for path in SWE_AGENT]
-    return [_imported(partial(_trajectory, d)) for d in documents]
+    return [_imported(partial(_trajectory, d)) for d in swe_documents()]
 
 
 def replay(
@@ -162,7 +152,7 @@ def replay(
         if compactor is None:
             log.extend([new])
         else:
-            _append(compactor, log, new)
+            append(compactor, log, new)
     kept.compactions += 0 if compactor is None else compactor.compactions(log)
 
 
@@ -177,7 +167,8 @@ def budget_of(run: EventLog, share: float, segments: SegmentTokenizer, template:
     return Budget(budget, low=low / budget)
 
 
-def _append(compactor: Compactor, log: EventLog, new: NewEvent) -> None:
+def append(compactor: Compactor, log: EventLog, new: NewEvent) -> None:
+    """Append an event as a host does, compacting if it is due; what cannot be made to fit is appended all the same."""
     try:
         asyncio.run(compactor.extend(log, [new]))
     except BudgetError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deeproot import __version__
+from deeproot.runtime.bench_flags import add_bench
 from deeproot.runtime.config_file import expand_config
 from deeproot.runtime.explain.flags import add_explain
 from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
@@ -62,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_lint(commands)
     add_explain(commands)
     add_measure(commands)
+    add_bench(commands)
     _add_models(commands)
     _add_completion(commands)
     return parser

@@ -19,7 +19,7 @@ T = TypeVar("T")
 def take_stats(scheduler: Scheduler) -> EngineStats:
     return EngineStats(
         num_running=len(scheduler.table),
-        num_waiting=len(scheduler.waiting) + len(scheduler.compiling.requests()),
+        num_waiting=len(scheduler.arrivals.requests()),
         num_pages=scheduler.pool.num_pages,
         num_free_pages=scheduler.pool.num_free,
         num_cached_pages=scheduler.cache.num_pages,
@@ -44,7 +44,7 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._stopping = False
         self._stats = take_stats(scheduler)
-        scheduler.on_compiled = self._wake_up
+        scheduler.arrivals.on_compiled = self._wake_up
 
     def submit(self, message: Message) -> None:
         with self._wake:

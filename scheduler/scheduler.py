@@ -11,7 +11,6 @@ step in flight uses them. Without overlap the same code runs with nothing in fli
 """
 
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from deeproot.engine.batch import Int64Array, Sampled
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
-from deeproot.scheduler.compiling import CompilingRequests
+from deeproot.scheduler.arrivals import Arrivals
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
@@ -58,15 +57,10 @@ class Scheduler:
         self.pool = pool
         self.runner = runner
         self.table = RunningTable(config, pool.page_size)
-        self.waiting: deque[Request] = deque()
         self.counters = Counters()
-        self._limits: dict[str, int] = {}
+        self.arrivals = Arrivals(config.max_model_len, constraints, self.counters)
         self._admission = Admission(cache, pool, self.table)
-        self._refused: list[TokenOutput] = []
         self._constraints = constraints
-        self.on_compiled: Callable[[], None] = lambda: None
-        """Called from any thread when `has_work` may have become true by itself."""
-        self.compiling = CompilingRequests(constraints, lambda: self.on_compiled())
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
@@ -79,71 +73,44 @@ class Scheduler:
 
         Raises ValueError if a request of the same rid has not ended.
         """
-        if message.rid in self._limits:
-            raise ValueError(f"a request {message.rid!r} is running already")
-        request = Request.from_message(message)
-        error = request.why_impossible(self.config.max_model_len)
-        if error is not None:
-            self._refuse(request, error)
-            return
-        self._limits[request.rid] = min(
-            request.num_prompt + request.sampling.max_tokens, self.config.max_model_len
-        )
-        self.counters.prompt += request.num_prompt
-        if request.sampling.grammar is None:
-            self.waiting.append(request)
-        else:
-            self.compiling.add(request, request.sampling.grammar)
+        self.arrivals.add(message)
 
     def abort(self, rid: str) -> TokenOutput | None:
         """End a request; None if it is not here (any more)."""
-        compiling = self.compiling.withdraw(rid)
-        if compiling is not None:
-            return self._finish(compiling, "abort", TokenOutput(rid, None), compiling.num_tokens)
-        for request in self.waiting:
-            if request.rid == rid:
-                self.waiting.remove(request)
-                return self._finish(request, "abort", TokenOutput(rid, None), request.num_tokens)
+        found = self.arrivals.withdraw(rid)
+        if found is not None:
+            return self._finish(found, "abort", TokenOutput(rid, None), found.num_tokens)
         for request in self.table.running():
             if request.rid == rid:
                 return self._end(request, "abort", TokenOutput(rid, None))
         return None
 
     @property
+    def waiting(self) -> deque[Request]:
+        """Requests that may start, first come first."""
+        return self.arrivals.waiting
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` has something to do; a request whose grammar is being compiled is nothing yet."""
-        here = self.waiting or len(self.table) or self._refused or self.flights
-        return bool(here or self.compiling.has_ready)
+        return bool(len(self.table) or self.flights or self.arrivals.has_work)
 
     def requests(self) -> list[Request]:
         """All that have not ended."""
-        return [*self.compiling.requests(), *self.waiting, *self.table.running()]
+        return [*self.arrivals.requests(), *self.table.running()]
 
     def step(self) -> list[TokenOutput]:
         """Launch the next step, and book as many as may not be in flight beside it: all, if there is no overlap.
 
         Returns the outputs of what was booked. A failing step ends the requests that were in it.
         """
-        self._take_compiled()
-        outputs, self._refused = self._refused, []
+        outputs = self.arrivals.settle()
         step = self.schedule()
         launched = step is not None and self._launch(step)
         allowed = 1 if launched and self.config.overlap else 0
         while len(self.flights) > allowed:
             outputs += self._land()
         return outputs
-
-    def _take_compiled(self) -> None:
-        for compiled in self.compiling.take():
-            if compiled.error is None:
-                self.waiting.append(compiled.request)
-            else:
-                del self._limits[compiled.request.rid]
-                self._refuse(compiled.request, compiled.error)
-
-    def _refuse(self, request: Request, error: str) -> None:
-        last = TokenOutput(request.rid, None, error=error, invalid=True)
-        self._refused.append(request.finished("error", last, request.num_prompt))
 
     def drain(self) -> list[TokenOutput]:
         """Wait for all steps in flight and book them."""
@@ -267,7 +234,7 @@ class Scheduler:
         """Start waiting requests while the step has budget for them; whether any was."""
         admitted = False
         while budget > 0 and self.waiting:
-            request = self._admission.admit(self.waiting, self._limits)
+            request = self._admission.admit(self.waiting, self.arrivals.limits)
             if request is None:
                 break
             admitted = True
@@ -320,5 +287,5 @@ class Scheduler:
     def _finish(
         self, request: Request, reason: FinishReason, last: TokenOutput, num_tokens: int
     ) -> TokenOutput:
-        del self._limits[request.rid]
+        del self.arrivals.limits[request.rid]
         return request.finished(reason, last, num_tokens)

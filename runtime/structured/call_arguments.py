@@ -1,9 +1,11 @@
 """Grammars of the arguments of a call, in the ways in which formats write them."""
 
 from deeproot.runtime.chat.formats.tool_format import Plain, Tagged
-from deeproot.runtime.sampling_options import OptionError
+from deeproot.runtime.structured.argument_schema import arguments_of
 from deeproot.runtime.structured.grammar_text import GrammarText
 from deeproot.runtime.structured.options import JsonSchema
+from deeproot.runtime.structured.python_arguments import add_python_arguments
+from deeproot.runtime.structured.tagged_arguments import TaggedArguments
 
 
 def add_arguments(
@@ -15,4 +17,7 @@ def add_arguments(
     """
     if way is Plain.JSON:
         return grammar.json(schema)
-    raise OptionError(field, f"{field} cannot be enforced: calls of this model are not written as JSON.")
+    arguments = arguments_of(schema, field)
+    if isinstance(way, Tagged):
+        return TaggedArguments(grammar, way, rule, field).add(arguments)
+    return add_python_arguments(grammar, rule, arguments, field)

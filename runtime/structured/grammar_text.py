@@ -52,12 +52,13 @@ class GrammarText:
     def json(self, schema: JsonSchema) -> str:
         """JSON that validates against `schema`, which has passed `checked_schema`."""
         if isinstance(schema, bool):
-            return f"%json {json.dumps(schema)}"
+            # Not the bare word: the library would read what follows it, too.
+            schema = {} if schema else {"enum": []}
         return f"%json {json.dumps({**schema, 'x-guidance': _JSON_SETTINGS})}"
 
-    def regex(self, pattern: str) -> str:
-        """Text that the whole pattern matches."""
-        return f"/{regex_to_lark(_unanchored(pattern), '')}/"
+    def regex(self, pattern: str, ascii_classes: str = "") -> str:
+        """Text that the whole pattern matches. `ascii_classes`: letters of the classes (`\\d`, `\\w`) that are ASCII's."""
+        return f"/{regex_to_lark(_unanchored(pattern), ascii_classes)}/"
 
     def part(self, name: str, grammar: str) -> str:
         """A whole Lark grammar of its own."""
@@ -73,6 +74,15 @@ class GrammarText:
         if mark in self._special:
             return self.rule(name, f"{self.any_text()} {self.literal(mark)}")
         return self.rule(f"{name}[lazy]", f"{self.any_text()} {_quoted(mark)}").removesuffix("[lazy]")
+
+    def text_before(self, name: str, text: str, ending: str, mark: str) -> str:
+        """A terminal's expression `text`, which must rule out `mark`, and then `ending`, which has `mark` in it."""
+        before, after = ending.split(mark)
+        # In one terminal: it would go on over the ending else, and can end only where no more of it can come.
+        if mark not in self._special:
+            return self.rule(name.upper(), f"({text}) {_quoted(ending)}")
+        terminal = self.rule(name.upper(), f"({text}) {_quoted(before)}")
+        return f"{terminal} {self.literal(mark + after)}"
 
     def __str__(self) -> str:
         lark = NO_FORCING + "".join(f"{name}: {body}\n" for name, body in self._rules.items())

@@ -63,6 +63,7 @@ def checked_schema(schema: Any, field: str) -> JsonSchema:
         raise OptionError(
             field, f"{field} is {size} bytes of JSON, and at most {MAX_SCHEMA_BYTES} are taken."
         )
+    _refuse_narrow_bounds(schema, (), field)
     cleaned = _without_notes(schema)
     cleaned.pop("x-guidance", None)  # the library's own settings are not the caller's
     return cleaned if _joins_lists(cleaned) else _closed(cleaned)
@@ -97,11 +98,25 @@ def _depth(value: Any) -> int:
     return depth
 
 
+def _refuse_narrow_bounds(schema: dict[str, Any], path: Path, field: str) -> None:
+    """llguidance 1.9 allows a whole number that is excluded, if the other bound is less than 1 away from it."""
+    lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
+    highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
+    excluded = [schema[key] for key in ("exclusiveMinimum", "exclusiveMaximum") if key in schema]
+    are_numbers = all(isinstance(bound, int | float) for bound in lows + highs)
+    is_narrow = are_numbers and bool(lows and highs) and min(highs) - max(lows) < 1
+    if is_narrow and schema.get("type") != "integer" and any(bound == int(bound) for bound in excluded):
+        why = "a whole number is excluded and the other bound is less than 1 away from it: move the bound"
+        raise OptionError(field, f"{field}{dotted(path)} cannot be enforced: {why}.")
+    for step, inner in subschemas(schema):
+        _refuse_narrow_bounds(inner, path + step, field)
+
+
 def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy, as deep as schemas go, without formats that say nothing."""
     copy = dict(schema)
     for path, inner in subschemas(schema):
-        _put(copy, schema, path, _without_notes(inner))
+        put(copy, schema, path, _without_notes(inner))
     if isinstance(copy.get("format"), str) and copy["format"] not in _FORMATS:
         del copy["format"]
     return copy
@@ -115,7 +130,7 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy without properties that no schema lists. `_joins_lists` must be false."""
     copy = dict(schema)
     for path, inner in subschemas(schema):
-        _put(copy, schema, path, _closed(inner))
+        put(copy, schema, path, _closed(inner))
     listed, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(listed, dict) or not listed or not isinstance(required, list):
         return copy
@@ -132,7 +147,7 @@ def _joins_lists(schema: dict[str, Any]) -> bool:
     return joins or any(_joins_lists(inner) for _, inner in subschemas(schema))
 
 
-def _put(copy: dict[str, Any], original: dict[str, Any], path: Path, value: Any) -> None:
+def put(copy: dict[str, Any], original: dict[str, Any], path: Path, value: Any) -> None:
     """Replace a direct subschema in a shallow copy, whose lists and maps are copied when they are first changed."""
     key, *rest = path
     assert isinstance(key, str), "a path starts with a keyword"

@@ -25,7 +25,8 @@ from deeproot.scheduler.scheduler import Scheduler
 STOP = 7
 PIECES = [b"a", b"b", b"c", b"ab", b"aca", b"bb", b"d", b"<end>", *(b"x%d" % i for i in range(8, VOCAB))]
 TOKENS = TokenBytes(PIECES, frozenset([STOP]), frozenset([STOP]))
-PATTERNS = ["(ab|ac)*", "a+b", "d?(bb)*c", "x[0-9]{2}a"]
+# Whatever is allowed can be continued: a vocabulary of bytes always can, this one has no single digits.
+PATTERNS = ["(ab|ac)*", "a+b", "d?(bb)*c", "x[0-9]{1,2}a"]
 
 
 class MaskedModel(EchoModel):

@@ -12,33 +12,39 @@ def arguments_json(texts: Mapping[str, str], schema: Mapping[str, Any]) -> str:
     """Arguments as a JSON object, from their texts and the schema of the tool's parameters."""
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
-    values = {key: typed_value(text, known.get(key)) for key, text in texts.items()}
-    return json.dumps(values, ensure_ascii=False)
+    members = [
+        f"{json.dumps(key, ensure_ascii=False)}: {value_json(text, known.get(key))}"
+        for key, text in texts.items()
+    ]
+    return "{" + ", ".join(members) + "}"
 
 
-def typed_value(text: str, schema: Any) -> Any:
-    """What `text` means where `schema` is expected.
+def value_json(text: str, schema: Any) -> str:
+    """What `text` means where `schema` is expected, as JSON.
 
-    It is JSON if that gives a kind of value that the schema allows and is no string, else it is a string as it stands.
-    With no schema, or one that does not tell, all kinds are allowed.
+    It is JSON, and stays as it is written, if that gives a kind of value that the schema allows and is no string; else
+    it is a string as it stands. With no schema, or one that does not tell, all kinds are allowed.
     """
     kinds = kinds_of(schema)
+    as_string = json.dumps(text, ensure_ascii=False)
     if kinds == {"string"}:
-        return text
+        return as_string
     try:
-        value = json.loads(text, parse_constant=_refuse)
-        # Larger numbers than Python writes, or halves of surrogate pairs, cannot be sent on.
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        # How large a number is does not matter here.
+        value = json.loads(text, parse_constant=_refuse, parse_int=lambda digits: 0)
     except (ValueError, RecursionError):
         stripped = text.strip()
         if stripped not in _PYTHON or "string" in kinds or not kinds:
-            return text
+            return as_string
         value = _PYTHON[stripped]
+        text = json.dumps(value)
     kind = kind_of(value)
-    if kind == "string":
+    if not kinds:
         # A string in quotes where the schema does not say so: the quotes are the model's JSON.
-        return value if not kinds else text
-    return value if not kinds or kind in kinds or (kind == "integer" and "number" in kinds) else text
+        return text.strip()
+    if kind == "string" or not (kind in kinds or (kind == "integer" and "number" in kinds)):
+        return as_string
+    return text.strip()
 
 
 def kinds_of(schema: Any, depth: int = 0) -> frozenset[str]:

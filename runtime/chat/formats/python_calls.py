@@ -2,8 +2,9 @@
 
 import ast
 import json
+import math
 import re
-from typing import Any
+from collections.abc import Mapping
 
 from deeproot.runtime.chat.formats.json_calls import checked_call
 from deeproot.runtime.chat.formats.tool_format import CallForm, Plain, Slot, ToolFormat, ToolSchemas
@@ -14,7 +15,9 @@ _START, _END = "<|python_start|>", "<|python_end|>"
 _QUOTES = "\"'"
 _OPEN, _CLOSE = "([{", ")]}"
 _MAX_DEPTH = 64
-_WORDS = {"true": True, "false": False, "null": None}
+_TOO_LARGE = "1e309"
+"""What a number becomes that no double holds: one that none holds either, which is still JSON."""
+_WORDS = frozenset(["true", "false", "null"])
 """JSON's words, which models write in Python too."""
 
 
@@ -60,32 +63,41 @@ def _arguments_json(text: str) -> str:
         tree = ast.parse(f"f({text}\n)", mode="eval").body
         if not isinstance(tree, ast.Call) or tree.args or not isinstance(tree.func, ast.Name):
             raise NoCall
-        values = {keyword.arg: _value(keyword.value) for keyword in tree.keywords}
-        if None in values:
+        if any(keyword.arg is None for keyword in tree.keywords):
             raise NoCall
-        written = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        values = {str(keyword.arg): _value_json(keyword.value) for keyword in tree.keywords}
+        written = _object_json(values)
         written.encode()  # half of a surrogate pair cannot be sent
         return written
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise NoCall from None
 
 
-def _value(node: ast.expr) -> Any:
+def _value_json(node: ast.expr) -> str:
     match node:
+        case ast.Constant(value=float() as number) if math.isinf(number):
+            return _TOO_LARGE
         case ast.Constant(value=str() | int() | float() | None as value):
-            return value
+            return json.dumps(value, ensure_ascii=False)
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_value(item) for item in items]
+            return f"[{', '.join(map(_value_json, items))}]"
         case ast.Dict(keys=keys, values=values):
-            names = [_value(key) if key is not None else None for key in keys]
-            if not all(isinstance(name, str) for name in names):
+            names = [key.value if isinstance(key, ast.Constant) else None for key in keys]
+            texts = [name for name in names if isinstance(name, str)]
+            if len(texts) < len(names):
                 raise NoCall
-            return dict(zip(names, map(_value, values), strict=True))
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
+            return _object_json(dict(zip(texts, map(_value_json, values), strict=True)))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value) as number):
+            if type(value) in (int, float):
+                return f"-{_value_json(number)}"
         case ast.Name(id=word) if word in _WORDS:
-            return _WORDS[word]
+            return word
     raise NoCall
+
+
+def _object_json(members: Mapping[str, str]) -> str:
+    written = (f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in members.items())
+    return "{" + ", ".join(written) + "}"
 
 
 def _read(source: TextSource, mark: str, schemas: ToolSchemas) -> Steps[None]:

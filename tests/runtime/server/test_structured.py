@@ -117,6 +117,28 @@ def test_forced_calls(server: RunningServer, choice: Any, names: set[str]) -> No
             jsonschema.validate(json.loads(call["function"]["arguments"]), PERSON)
 
 
+@pytest.mark.parametrize("form", ["qwen3_coder", "glm45", "pythonic"])
+def test_forced_calls_that_are_not_written_as_json(tiny_model: Path, form: str) -> None:
+    options = EngineOptions(
+        model=str(tiny_model), load_format="dummy", kv_cache_memory_bytes=4 * 2**20, tool_call_parser=form
+    )
+    # Where others may be added, a random model goes on for long.
+    closed: dict[str, Any] = {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}}
+    tools = [TOOLS[0], {"type": "function", "function": closed}]
+    body = chat_body("Go", tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=400)
+    with running_server(options) as server:
+        for seed in range(3):
+            answer = choice_of(server, CHAT, {**body, "seed": seed})
+            assert (answer["finish_reason"], answer["message"]["content"]) == ("tool_calls", None)
+            (call,) = answer["message"]["tool_calls"]
+            schema = PERSON if call["function"]["name"] == "add" else {"maxProperties": 0}
+            jsonschema.validate(json.loads(call["function"]["arguments"]), schema)
+        bad = {"type": "function", "function": {"name": "x", "parameters": {"minProperties": 1}}}
+        response = httpx.post(server.url + CHAT, json={**body, "tools": [bad]})
+        assert response.status_code == 400
+        assert "tools[0].function.parameters.minProperties cannot" in response.json()["error"]["message"]
+
+
 def test_a_bad_schema_hurts_nobody(server: RunningServer) -> None:
     bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"a": {"not": {}}}}}}
     response = httpx.post(server.url + CHAT, json=chat_body("x", response_format=bad))

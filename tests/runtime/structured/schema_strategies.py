@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 Schema = dict[str, Any]
@@ -32,6 +33,9 @@ def _numbers(draw: st.DrawFn) -> Schema:
         schema[draw(st.sampled_from(["maximum", "exclusiveMaximum"]))] = (
             low + draw(st.integers(1, 300))
         ) / 10
+    # Less than 1 apart and without a bound: refused if that bound is whole.
+    narrow = max(schema.get(key, -100) for key in ("maximum", "exclusiveMaximum")) - low / 10 < 1
+    assume(not (narrow and any(key.startswith("exclusive") for key in schema) and len(schema) == 3))
     return schema
 
 
@@ -104,9 +108,7 @@ def _unions(draw: st.DrawFn, inner: st.SearchStrategy[Schema]) -> Schema:
     return {"anyOf": draw(st.lists(inner, min_size=1, max_size=3))}
 
 
-@st.composite
-def schemas(draw: st.DrawFn) -> Schema:
-    """A schema that can be satisfied."""
+def _values() -> st.SearchStrategy[Schema]:
     scalars = st.one_of(
         _integers(),
         _numbers(),
@@ -116,7 +118,13 @@ def schemas(draw: st.DrawFn) -> Schema:
         st.just({"type": "null"}),
         st.just({}),
     )
-    inner = st.recursive(scalars, lambda s: st.one_of(_arrays(s), _objects(s), _unions(s)), max_leaves=8)
+    return st.recursive(scalars, lambda s: st.one_of(_arrays(s), _objects(s), _unions(s)), max_leaves=8)
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> Schema:
+    """A schema that can be satisfied."""
+    inner = _values()
     schema = draw(st.one_of(_objects(inner), inner))
     if draw(st.integers(0, 3)) == 0:
         node = {
@@ -125,4 +133,24 @@ def schemas(draw: st.DrawFn) -> Schema:
             "required": ["v"],
         }
         schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}
+    return schema
+
+
+@st.composite
+def parameters(draw: st.DrawFn) -> Schema:
+    """The schema of a tool's arguments, which can be satisfied: with names that every format can spell."""
+    names = st.sampled_from(["a", "b", "ab", "city", "ü", "type", "properties"])
+    values = st.one_of(_values(), _strings(), _strings().map(lambda s: {"anyOf": [s, {"type": "null"}]}))
+    properties = draw(st.dictionaries(names, values, max_size=4))
+    schema: Schema = {"type": "object", "properties": properties}
+    if draw(st.booleans()):
+        left = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
+        node = {"type": "object", "properties": {"v": draw(_values()), "left": left}}
+        properties["tree"], schema["$defs"] = {"$ref": "#/$defs/node"}, {"node": node}
+    schema["required"] = [name for name in properties if draw(st.booleans())]
+    extra = draw(st.sampled_from(["none", "any", "unsaid", "schema"]))
+    if extra != "unsaid":
+        schema["additionalProperties"] = (
+            {"none": False, "any": True}[extra] if extra != "schema" else draw(_values())
+        )
     return schema

@@ -30,10 +30,12 @@ def allowed(mask: np.ndarray) -> np.ndarray:
     return np.flatnonzero(bits[:VOCAB_SIZE])
 
 
-def write(backend: LLGuidanceBackend, grammar: str, seed: int, max_tokens: int = 400) -> bytes | None:
+def write(
+    backend: LLGuidanceBackend, grammar: str, seed: int, max_tokens: int = 400, ending: bytes = b""
+) -> bytes | None:
     """What a random model writes until it ends; None if it has not ended after `max_tokens`.
 
-    It likes to end, and to close what is open, more than it would by chance.
+    It likes to end, to close what is open, and to write `ending`, more than it would by chance.
     """
     rng = random.Random(seed)
     matcher = backend.fork(backend.compile(grammar))
@@ -49,6 +51,9 @@ def write(backend: LLGuidanceBackend, grammar: str, seed: int, max_tokens: int =
             for i in ids
             if i == END or (i < len(TOKENS.pieces) and TOKENS.pieces[i][:1] in (b'"', b"}", b"]"))
         ]
+        following = ending[_overlap(output, ending) :][:1]
+        if following and following[0] in ids:
+            closing.append(following[0])
         token = rng.choice(closing if closing and rng.random() < eager else ids)
         assert token < len(TOKENS.pieces), "a row without a token was allowed"
         backend.accept([matcher], [token])
@@ -57,6 +62,11 @@ def write(backend: LLGuidanceBackend, grammar: str, seed: int, max_tokens: int =
             return output
         output += TOKENS.pieces[token]
     return None
+
+
+def _overlap(output: bytes, ending: bytes) -> int:
+    """How much of `ending` stands at the end of `output`."""
+    return next(size for size in range(len(ending), -1, -1) if output.endswith(ending[:size]))
 
 
 def reads(backend: LLGuidanceBackend, grammar: str, *output: bytes | list[int]) -> bool:
