@@ -81,3 +81,8 @@ def host(tmp_path: Path, log: EventLog) -> Host:
     record.policy(log, "You fix C.")
     record.user(log, "Guard dispatch_packet.")
     return Host(tmp_path, log, Invalidator(log))
+
+
+@pytest.fixture
+def invalidator(log: EventLog) -> Invalidator:
+    return Invalidator(log)
