@@ -49,7 +49,7 @@ def call(
 @few
 @given(any_load(), st.integers(1, 4))
 def test_own_tree_reuses_what_the_scheduler_reuses(load: Load, page_size: int) -> None:
-    """With room for all. When pages are short, the scheduler gives some back a step later, and may evict one more."""
+    """With room for all. When pages are short, the scheduler was seen to evict one more."""
     pages = 800
     pool = make_pool(page_size, pages)
     scheduler = Scheduler(SchedulerConfig(1, 16, 96), RadixCache(page_size), pool, EchoModel(pool))
