@@ -83,11 +83,12 @@ def test_own_tree_with_few_pages_keeps_account_of_them(load: Load, page_size: in
 
 
 class ListedPages:
-    """vLLM's rules over a list of pages that know all tokens up to their end, the next to be taken first."""
+    """vLLM's rules over a list of pages, the next to be taken first: the tokens up to a page's end, and its age. Of
+    pages that know the same, the oldest is used."""
 
     def __init__(self, num_pages: int, size: int) -> None:
-        self.free: list[tuple[int, ...] | None] = [None] * num_pages
-        self.size = size
+        self.free: list[tuple[int, tuple[int, ...] | None]] = [(0, None)] * num_pages
+        self.size, self.now = size, 0
 
     def serve(self, made: Call) -> int | None:
         tokens = tuple(made.computed_ids.tolist())
@@ -95,13 +96,19 @@ class ListedPages:
         if needed > len(self.free):
             return None
         ends = [tokens[:end] for end in range(self.size, len(tokens) + 1, self.size)]
-        hits = 0
-        while hits < len(ends) and len(ends[hits]) < made.prompt.size and ends[hits] in self.free:
-            self.free.remove(ends[hits])
-            hits += 1
+        held: list[tuple[int, tuple[int, ...] | None]] = []
+        for end in ends:
+            known = [page for page in self.free if page[1] == end]
+            if len(end) >= made.prompt.size or not known:
+                break
+            held.append(min(known))
+            self.free.remove(held[-1])
+        hits = len(held)
         del self.free[: needed - hits]
-        whole: list[tuple[int, ...] | None] = list(ends)
-        self.free += reversed(whole + [None] * (needed - len(ends)))
+        for end in ends[hits:]:
+            self.now += 1
+            held.append((self.now, end))
+        self.free += reversed(held + [(0, None)] * (needed - len(ends)))
         return hits * self.size
 
 
