@@ -30,7 +30,7 @@ from deeproot.bench.working_set import CHATML, byte_tokenizer
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.context.budget import Budget, BudgetError
 from deeproot.runtime.context.compaction.compactor import Compactor
-from deeproot.runtime.context.compaction.escrow import Escrow
+from deeproot.runtime.context.compaction.escrow import Escrow, unsaid
 from deeproot.runtime.context.compaction.layers import default_layers, gentle_layers
 from deeproot.runtime.context.compaction.strategies import strategies
 from deeproot.runtime.context.compaction.strategy import Strategy
@@ -169,10 +169,12 @@ def budget_of(run: EventLog, share: float, segments: SegmentTokenizer, template:
 
 def append(compactor: Compactor, log: EventLog, new: NewEvent) -> None:
     """Append an event as a host does, compacting if it is due; what cannot be made to fit is appended all the same."""
+    size = len(log)
     try:
         asyncio.run(compactor.extend(log, [new]))
     except BudgetError:
-        log.extend([new])
+        if len(log) == size:
+            log.extend([new])
 
 
 def _look(
@@ -200,8 +202,7 @@ def _look(
     calls = all_calls(TurnReader(log, lambda seq: None).turns([e.seq for e in log.read()]))
     escrow.follow(calls)
     for found in escrow.open():
-        lines = [line.strip() for line in found.text.split("\n") if line.strip()]
-        kept.note("diagnostic", all(line in text for line in lines))
+        kept.note("diagnostic", not unsaid(found.text, text))
 
 
 def _message_text(message: object) -> str:

@@ -41,6 +41,8 @@ class Item:
     """Never summarised or dropped."""
     notes: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
+    newest: int = 0
+    """Of a stand-in for several events, the newest of them."""
     raw_content: Any = None
     """The content as it was imported, where that was no plain string."""
 
@@ -115,6 +117,9 @@ class PlanContext:
     fold: Callable[[Item], Item | None] = lambda item: None
     """A view of a source file as its skeleton, for a layout to stage in its place; None for all else, and where that
     would be no shorter."""
+    open_note: Callable[[int, Sequence[Item], int], Item | None] = lambda upto, shown, room: None
+    """Diagnostics that were open at event `upto` and are not whole among the items `shown`, in at most `room` tokens,
+    for a layout that leaves turns out; None if there are none."""
 
 
 class LayoutPolicy(Protocol):

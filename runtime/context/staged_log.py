@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from deeproot.runtime.context.compaction.apply import Applied, apply_stand_ins
+from deeproot.runtime.context.compaction.open_notes import OpenNotes
 from deeproot.runtime.context.compaction.stand_in import StandIn, is_stand_in, read_stand_in
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import payload_text
@@ -18,6 +19,7 @@ class StagedLog:
         self.log = log
         self.stager = stager
         self.folder = Folder(stager, log.payload, keep=keep_symbols)
+        self.open_note = OpenNotes(log, stager)
         self._items: list[Item] = []
         self._stand_ins: list[tuple[int, StandIn]] = []
         self._read = 0

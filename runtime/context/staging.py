@@ -199,6 +199,7 @@ class Stager:
             authority=Authority.UNTRUSTED,
             channel=Channel.OBSERVATION,
             source=Source(source, f"e{events}", "untrusted", "", digest),
+            newest=covers[-1],
         )
 
     def _enveloped(

@@ -21,7 +21,8 @@ class ThreeZones:
     New turns are only appended until the leaf is over its share; then all but the newest settle into the trunk
     (their bytes unchanged) and the files in work are staged as they now are. At the high water mark superseded
     reads shrink to pointers and the oldest turns without anchors go to the archive, in one batch, down to the low
-    mark. Nothing else ever changes a byte before the leaf.
+    mark; errors in them that were open then stay, verbatim, behind the archive's pointer. Nothing else ever changes a
+    byte before the leaf.
 
     `budget`: tokens of one call, or a `Budget`. `keep_turns`: newest turns that never settle or drop.
     `reminder_tokens`: the most that the reminder may have; 0: none. `fold_over`: views of source files over that many
@@ -86,6 +87,10 @@ class _Fold:
         self._archived_from = sys.maxsize
         self._archived_to = 0
         self._pointer: Item | None = None
+        self._open: Item | None = None
+        """What was open in archived turns at the last batch."""
+        self._now = 0
+        """The newest event taken, those behind records included."""
         self._staged: dict[str, Item] = {}
         """Files in work as the trunk shows them."""
         self._fresh: dict[str, tuple[Item, Group]] = {}
@@ -102,6 +107,7 @@ class _Fold:
         """Append one turn, after making room for it if need be."""
         files = [item for item in group.items if item.part == "artifact"]
         turn = Group([item for item in group.items if item.part != "artifact"]) if files else group
+        self._now = max(self._now, group.last_seq, *[item.newest for item in group.items])
         self._repeats.mend(turn, group.last_seq)
         if turn.items or not self._groups:
             self._groups.append(turn)
@@ -119,6 +125,8 @@ class _Fold:
         placed = []
         if self._pointer is not None:
             placed.append(Placement(self._pointer, Zone.TRUNK, "says what was archived"))
+        if self._open is not None:
+            placed.append(Placement(self._open, Zone.TRUNK, "open errors of archived turns"))
         files = sorted(self._staged, key=self._volatility)
         placed += [Placement(self._staged[uri], Zone.TRUNK, "file in work") for uri in files]
         for group in self._groups[: self._settled]:
@@ -159,8 +167,8 @@ class _Fold:
 
     def _total(self) -> int:
         files = sum([item.tokens for item in self._staged.values()]) if self._staged else 0
-        pointer = self._pointer.tokens if self._pointer is not None else 0
-        return self._fixed + pointer + self._tokens + files + self._fresh_tokens()
+        notes = sum([note.tokens for note in (self._pointer, self._open) if note is not None])
+        return self._fixed + notes + self._tokens + files + self._fresh_tokens()
 
     def _settle(self) -> None:
         """The turns but the newest become trunk, until the leaf is down to its lower share; files are staged anew."""
@@ -247,7 +255,14 @@ class _Fold:
                 self._archived_tokens,
                 self._context,
             )
+            self._carry_open()
         return len(self._archived) > before
+
+    def _carry_open(self) -> None:
+        """What is open now and no longer shown is noted, as far as the budget has room."""
+        self._open = None
+        shown = [item for group in self._groups for item in group.items]
+        self._open = self._context.open_note(self._now, shown, self._budget.total - self._total())
 
     def _count(self) -> None:
         self._tokens = sum(group.tokens for group in self._groups)

@@ -139,7 +139,13 @@ class WorkingSet:
         stager = staged.stager
         fixed = self._fixed_tokens(items)
         return PlanContext(
-            self._tokens.count, self._overhead, fixed, stager.replacements, stager.repeats, staged.folder
+            self._tokens.count,
+            self._overhead,
+            fixed,
+            stager.replacements,
+            stager.repeats,
+            staged.folder,
+            staged.open_note,
         )
 
     def tokens_of_message(self, text: str, fields: str = "") -> int:

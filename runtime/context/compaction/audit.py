@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from deeproot.runtime.context.compaction.draft import Draft
-from deeproot.runtime.context.compaction.escrow import MORE
+from deeproot.runtime.context.compaction.escrow import unsaid
 from deeproot.runtime.context.items import Item
 
 _PINNED = ("policy", "constraint", "tools", "demo", "task", "turn")
@@ -58,12 +58,8 @@ def _unsaid(draft: Draft) -> list[str]:
         draft.applied.shortened
     )
     return [
-        f"a line of the open diagnostic of event {seq} is lost: {line.strip()[:80]}"
+        f"a line of the open diagnostic of event {seq} is lost: {line[:80]}"
         for seq, found in draft.open.items()
-        for line in (stager.escaped(found.text).split("\n") if seq in replaced else ())
-        if _verbatim(line) and line.strip() not in text
+        if seq in replaced
+        for line in unsaid(stager.escaped(found.text), text)
     ]
-
-
-def _verbatim(line: str) -> bool:
-    return bool(line.strip()) and not line.endswith(MORE)

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deeproot.runtime.context.compaction.turns import Call
 from deeproot.runtime.context.extract.extract import extract, failing_lines, worth_extracting
@@ -21,7 +21,11 @@ _FAILED = re.compile(
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)")
 MORE = "more failing lines in the archive]"
 _ENDED = re.compile(r"fatal|panic|abort|segmentation|out of memory|killed|traceback|exception", re.IGNORECASE)
-_MOST_LINES = 40
+MOST_LINES = 40
+_FEWEST_LINES = 4
+"""Below that many, a diagnostic has no room for both its ends."""
+_SHORT_TITLE = 40
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +117,31 @@ def _failing(text: str, exit_code: int | None) -> str:
     lines = [line.rstrip("\r") for line in text.split("\n")]
     failing = sorted({*failing_lines(lines), *(i for i, line in enumerate(lines) if _FAILED.match(line))})
     kept = [lines[i] for i in failing] or [line for line in lines if line.strip()][-5:]
-    kept = list(dict.fromkeys(kept))
-    if len(kept) > _MOST_LINES:
-        quarter = _MOST_LINES // 4
-        fatal = [i for i, line in enumerate(kept) if _ENDED.search(line)]
-        every = range(len(kept))
+    return "\n".join(_abridged(list(dict.fromkeys(kept)), MOST_LINES)) or f"exit code {exit_code}, no output"
+
+
+def abridged(found: OpenDiagnostic, most: int) -> OpenDiagnostic:
+    """The same in about `most` lines: the first, the last, those that ended the run, a count of the others. Below four
+    lines, only the last that ended the run, and the beginning of the call."""
+    lines = found.text.split("\n")
+    left = int(lines.pop()[1:].split()[0]) if lines[-1].endswith(MORE) else 0
+    title = found.title if most >= _FEWEST_LINES else found.title[:_SHORT_TITLE]
+    return replace(found, title=title, text="\n".join(_abridged(lines, most, left)))
+
+
+def _abridged(lines: list[str], most: int, left: int = 0) -> list[str]:
+    """`left`: how many are left out already."""
+    if len(lines) > most:
+        quarter = max(1, most // 4)
+        fatal = [i for i, line in enumerate(lines) if _ENDED.search(line)]
+        fatal = fatal or [i for i, line in enumerate(lines) if _FAILED.match(line)]
+        every = range(len(lines))
         chosen = sorted({*every[: 2 * quarter], *every[-quarter:], *fatal[-quarter:]})
-        kept = [*(kept[i] for i in chosen), f"[{len(kept) - len(chosen)} {MORE}"]
-    return "\n".join(kept) or f"exit code {exit_code}, no output"
+        if most < _FEWEST_LINES:
+            chosen = fatal[-1:] or [0]
+        left += len(lines) - len(chosen)
+        lines = [lines[i] for i in chosen]
+    return [*lines, f"[{left} {MORE}"] if left else lines
 
 
 def _words(call: Call) -> tuple[str, frozenset[str]]:
@@ -138,6 +159,12 @@ def _words(call: Call) -> tuple[str, frozenset[str]]:
     if len(words) > 2 and words[0].startswith("python") and words[1] == "-m":
         words = words[2:]
     return (words[0] if words else ""), frozenset(words)
+
+
+def unsaid(words: str, shown: str) -> list[str]:
+    """Lines of a diagnostic's words that stand nowhere in a text. Both as a prompt has them."""
+    lines = [line.strip() for line in words.split("\n") if not line.endswith(MORE)]
+    return [line for line in lines if line and line not in shown]
 
 
 def escrow_text(found: Sequence[OpenDiagnostic]) -> str:

@@ -112,10 +112,13 @@ def render_evidence(evidence: Evidence, max_tokens: int, count: Count) -> str:
     kept: dict[str, list[str]] = {name: list(getattr(evidence, name)) for name in SECTIONS}
     sizes = {entry: count(f"- {entry}\n") for entries in kept.values() for entry in entries}
     over = count(_layout(evidence, kept)) - max_tokens
+    counted = count(" (999 more in the archive)")
     for name, fewest in _TRIMMED:
         if name == "facts" and fewest:
             over = _halve_longest(kept[name], sizes, over, count)
         while over > 0 and len(kept[name]) > fewest:
+            if len(kept[name]) == len(getattr(evidence, name)):
+                over += counted
             over -= sizes[kept[name].pop(0)]
     return _layout(evidence, kept)
 
