@@ -139,12 +139,10 @@ def mask_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> Constrai
     return ConstraintMask(np.array(places, dtype=np.int64), held)
 
 
-def errors_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> list[str | None]:
-    """Why the output of each of `rows` cannot be constrained any further; their masks have been waited for."""
-    if not constraints:
-        return [None] * len(rows)
-    found = [constraints.get(row) for row in rows.tolist()]
-    return [None if constraint is None else constraint.error for constraint in found]
+def errors_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> dict[int, str]:
+    """Which of `rows`, by index, cannot be constrained any further, and why; their masks have been waited for."""
+    found = ((i, constraints.get(row)) for i, row in enumerate(rows.tolist()))
+    return {i: one.error for i, one in found if one is not None and one.error is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,12 +186,11 @@ class Scheduler:
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
-        errors = errors_of(table.constraints, landed.sampling_rows)
-        failed = np.array([error is not None for error in errors], dtype=np.bool_)
-        for i in np.flatnonzero(appended.stopped | appended.full | failed).tolist():
+        errors = errors_of(table.constraints, landed.sampling_rows) if table.constraints else {}
+        for i in sorted({*np.flatnonzero(appended.stopped | appended.full).tolist(), *errors}):
             last = int(appended.last[i])
             request = table.request(int(landed.sampling_rows[i]))
-            if failed[i]:
+            if i in errors:
                 output = TokenOutput(
                     request.rid, None, error=f"the output's form cannot be kept: {errors[i]}"
                 )

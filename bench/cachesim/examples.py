@@ -256,11 +256,6 @@ def _cache_keys(inputs: Inputs) -> Values:
     return {"keys": Variants(tuple(f"condition {i}" for i in range(inputs["n"]))).keys}
 
 
-def _watermarks(inputs: Inputs) -> Values:
-    budget = Budget(100)
-    return {"high": budget.high, "low": budget.low}
-
-
 def _prices(inputs: Inputs) -> Prices:
     return Prices(inputs["price"], inputs["price_cached"])
 
@@ -280,7 +275,7 @@ _COMPUTED: Mapping[str, Callable[[Inputs], Values]] = {
     "constraint_retention": lambda inputs: {"one": constraints_kept(inputs["lam"], inputs["k"])},
     "cascade": _cascade,
     "cache_keys": _cache_keys,
-    "watermarks": _watermarks,
+    "watermarks": lambda inputs: {"high": Budget(100).high, "low": Budget(100).low},
 }
 _NOT_COMPUTED: Mapping[str, str] = {
     "strategy_table": "the source's illustration, with no inputs to compute it from",

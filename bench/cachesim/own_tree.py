@@ -1,5 +1,7 @@
 """Our own cache: the product's tree and page pool, driven as the scheduler does, without a model."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -7,8 +9,18 @@ from deeproot.bench.cachesim.call import Call, Served
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVLayout, KVPool
 from deeproot.engine.radix import RadixCache
-from deeproot.engine.radix_node import MatchResult
+from deeproot.engine.radix_node import MatchResult, Node
+from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.scheduler.admission import take_pages
+
+
+@dataclass(slots=True)
+class _Row:
+    """A request's lock and pages; the first `borrowed` of them are the tree's."""
+
+    node: Node
+    pages: Int32Array
+    borrowed: int
 
 
 class OwnTree:
@@ -32,13 +44,30 @@ class OwnTree:
         match = self.cache.match(call.prompt.tobytes(), int(call.prompt.size) - 1)
         self.cache.lock(match.node)
         own, reused = self._copied(match, -(-int(call.prompt.size) // size))
-        missing = -(-ids.size // size) - len(match.pages) - len(own)
-        pages = np.concatenate((match.pages, own, take_pages(self.cache, self.pool, missing)))
-        result = self.cache.insert(ids.tobytes(), pages, match.node)
-        self.pool.free(pages[len(match.pages) : len(pages) - result.num_owned])
-        self.pool.free(result.dropped)
-        self.cache.unlock(result.node)
+        row = _Row(match.node, np.concatenate((match.pages, own)), len(match.pages))
+        # As the scheduler does: first the prompt's whole pages, then, when the answer is complete, all of it.
+        self._grow(row, int(call.prompt.size))
+        self._insert(row, ids[: call.prompt.size // size * size])
+        self._grow(row, ids.size)
+        self._insert(row, ids)
+        self.pool.free(row.pages[row.borrowed :])
+        self.cache.unlock(row.node)
         return Served(reused)
+
+    def _grow(self, row: "_Row", num_tokens: int) -> None:
+        missing = -(-num_tokens // self.cache.page_size) - len(row.pages)
+        row.pages = np.concatenate((row.pages, take_pages(self.cache, self.pool, missing)))
+
+    def _insert(self, row: "_Row", ids: TokenIds) -> None:
+        """Hand computed tokens to the tree, and borrow them from there from now on (as `scheduler.holdings` does)."""
+        if ids.size <= row.borrowed * self.cache.page_size:
+            return
+        given = row.pages[: -(-ids.size // self.cache.page_size)].copy()
+        result = self.cache.insert(ids.tobytes(), given, row.node)
+        row.pages[: len(result.pages)] = result.pages
+        self.pool.free(given[row.borrowed : len(given) - result.num_owned])
+        self.pool.free(result.dropped)
+        row.node, row.borrowed = result.node, len(given)
 
     def _copied(self, match: MatchResult, prompt_pages: int) -> tuple[Int32Array, int]:
         """The page that a partial match is copied to, if any, and how many tokens are reused in all."""

@@ -111,13 +111,24 @@ def render_evidence(evidence: Evidence, max_tokens: int, count: Count) -> str:
     """
     kept: dict[str, list[str]] = {name: list(getattr(evidence, name)) for name in SECTIONS}
     sizes = {entry: count(f"- {entry}\n") for entries in kept.values() for entry in entries}
-    over = count(_layout(evidence, kept)) - max_tokens
+    text = _layout(evidence, kept)
+    # Sizes of parts do not add up to that of the whole, so what a pass has left over is looked at again.
+    while (over := count(text) - max_tokens) > 0:
+        _trim(kept, sizes, over, count)
+        shorter = _layout(evidence, kept)
+        if shorter == text:
+            break
+        text = shorter
+    return text
+
+
+def _trim(kept: dict[str, list[str]], sizes: dict[str, int], over: int, count: Count) -> None:
+    """Take entries away that have about `over` tokens, the least needed first."""
     for name, fewest in _TRIMMED:
         if name == "facts" and fewest:
             over = _halve_longest(kept[name], sizes, over, count)
         while over > 0 and len(kept[name]) > fewest:
             over -= sizes[kept[name].pop(0)]
-    return _layout(evidence, kept)
 
 
 def _halve_longest(entries: list[str], sizes: dict[str, int], over: int, count: Count) -> int:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.invalidation.binding_log import (
@@ -69,7 +70,7 @@ class Invalidator:
         self._clock = clock
         self._ttl_s = dict(ttl_s)
         self._world = World(probes or {})
-        self._notified: list[str] = []
+        self._notified: SimpleQueue[str] = SimpleQueue()
         self.graph = DependencyGraph()
         self._restore()
 
@@ -130,12 +131,13 @@ class Invalidator:
 
     def notify(self, paths: Iterable[str]) -> None:
         """Second trigger: something happened to `paths`. They are hashed at the next check. From any thread."""
-        self._notified.extend(paths)
+        for path in paths:
+            self._notified.put(path)
 
     @property
     def notified(self) -> int:
         """How many notices wait for the next check."""
-        return len(self._notified)
+        return self._notified.qsize()
 
     def check(self, live: Collection[int] | None = None) -> list[Finding]:
         """Third trigger, before each call: every bound source is stat-ed, and hashed if that moved.
@@ -143,7 +145,7 @@ class Invalidator:
         `live`: events that the prompt shows (None: all that are bound); what no prompt shows is not looked at. Gives
         the findings among them.
         """
-        notified, self._notified = self._notified, []
+        notified = [self._notified.get() for _ in range(self._notified.qsize())]
         closely = self._world.touched_by(notified, self.graph.entities()) if notified else set()
         self._look(self._sources_of(live), closely)
         return self.findings(live)

@@ -150,9 +150,10 @@ class Settler:
             fixed = item.anchor or finding.state is not State.STALE or item.part not in _REPLACED
             in_place = None if fixed else staged.stager.stand_in(item, stone.text, "").text
             cases[item.seq] = _Case(item, stone, callers.evictable(item, finding.state), in_place)
+        places = _places(context)
         choice = choose(
             context.token_ids,
-            [self._invalid(context, case) for case in cases.values()],
+            [self._invalid(places, case) for case in cases.values()],
             oracle=self._oracle,
             prices=self._prices,
             stakes=self._stakes,
@@ -161,11 +162,11 @@ class Settler:
         log.extend(_events(choice, cases))
         return choice
 
-    def _invalid(self, context: Context, case: _Case) -> Invalid:
+    def _invalid(self, places: Mapping[str, Sequence[tuple[int, int]]], case: _Case) -> Invalid:
         """The case in tokens."""
         item, encode = case.item, self._working_set.encode
         tail = encode(case.stone.text)
-        spans = _spans(context, case.evictable or (item.seq,))
+        spans = tuple(span for seq in case.evictable or (item.seq,) for span in places.get(f"e{seq}", ()))
         if case.evictable:
             return Invalid(item.seq, spans, Treatment.EVICT, EMPTY, tail)
         if case.in_place is None:
@@ -194,12 +195,14 @@ def _events(choice: Choice, cases: Mapping[int, _Case]) -> list[NewEvent]:
 
 
 def _events_of(context: Context) -> set[int]:
-    """Numbers of the events that a context shows."""
-    keys = (segment.key for segment in context.segments)
+    """Numbers of the events of which the prompt has tokens; templates leave out some."""
+    keys = (boundary.key for boundary in context.boundaries)
     return {int(key[1:]) for key in keys if key[0] == "e" and key[1:].isdigit()}
 
 
-def _spans(context: Context, seqs: Collection[int]) -> tuple[tuple[int, int], ...]:
-    """Token ranges of these events in the prompt."""
-    keys = {f"e{seq}" for seq in seqs}
-    return tuple((b.start, b.end) for b in context.boundaries if b.key in keys)
+def _places(context: Context) -> dict[str, list[tuple[int, int]]]:
+    """Token ranges of each segment in the prompt, by its key."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    for boundary in context.boundaries:
+        places.setdefault(boundary.key, []).append((boundary.start, boundary.end))
+    return places

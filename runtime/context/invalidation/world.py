@@ -85,13 +85,15 @@ class World:
             except OSError:
                 continue
         parents = {os.path.dirname(name) for name in names}
+        # only what is no file can be, or have been, a folder that held something
+        inside = tuple(name.rstrip(os.sep) + os.sep for name in names if not os.path.isfile(name))
         touched: set[Entity] = set()
         for entity in entities:
             if entity.kind not in _ON_DISK:
                 continue
             known = self._known.get(entity)
             both = (entity.name, self._real.get(entity, entity.name))
-            by_name = any(not names.isdisjoint(_with_folders(n)) for n in both)
+            by_name = any(n in names or n.startswith(inside) for n in both)
             by_inode = known is not None and known.stamp[:2] in inodes
             holds = entity.kind is EntityKind.DIR and any(n in parents for n in both)
             if by_name or by_inode or holds:
@@ -107,12 +109,3 @@ class World:
         """Event of the agent's own call that made a source what it is; None: somebody else did."""
         made, by = self._own.get(entity, (None, 0))
         return by if made == identity else None
-
-
-def _with_folders(path: str) -> list[str]:
-    """The path and every folder above it."""
-    found = [path]
-    while (folder := os.path.dirname(path)) != path:
-        found.append(folder)
-        path = folder
-    return found

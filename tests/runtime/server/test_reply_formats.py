@@ -108,6 +108,6 @@ def test_a_call_that_was_cut_is_content_and_ends_in_length(
 ) -> None:
     message, reason, _ = ask(server, script.will_say(CALL + "x" * 100), stream=False, tools=TOOLS)
     assert (len(message["tool_calls"]), reason) == (1, "length")
-    cut = script.will_say("y" * 40 + CALL)
+    cut = script.will_say("y" * 60 + CALL)  # the limit falls into the last parameter's end
     message, reason, _ = ask(server, cut, stream=False, tools=TOOLS)
-    assert (message["content"], message["tool_calls"], reason) == (("y" * 40 + CALL)[:160], None, "length")
+    assert (message["content"], message["tool_calls"], reason) == (("y" * 60 + CALL)[:160], None, "length")

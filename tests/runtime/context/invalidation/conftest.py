@@ -25,8 +25,8 @@ def make_set(tok: TokenizersAdapter, make_template: Callable[[str], ChatTemplate
     segments = SegmentTokenizer(tok)
     template = make_template("qwen2.5-instruct")
 
-    def make(policy: LayoutPolicy | None = None) -> WorkingSet:
-        return WorkingSet(policy=policy or AppendOnly(), tokenizer=segments, template=template)
+    def make(policy: LayoutPolicy | None = None, other: ChatTemplate | None = None) -> WorkingSet:
+        return WorkingSet(policy=policy or AppendOnly(), tokenizer=segments, template=other or template)
 
     return make
 
@@ -81,3 +81,8 @@ def host(tmp_path: Path, log: EventLog) -> Host:
     record.policy(log, "You fix C.")
     record.user(log, "Guard dispatch_packet.")
     return Host(tmp_path, log, Invalidator(log))
+
+
+@pytest.fixture
+def invalidator(log: EventLog) -> Invalidator:
+    return Invalidator(log)

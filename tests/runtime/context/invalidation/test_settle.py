@@ -15,6 +15,7 @@ from deeproot.runtime.context.invalidation.price import Stakes, Treatment
 from deeproot.runtime.context.invalidation.settle import Settler
 from deeproot.runtime.context.invalidation.tombstone import tombstone_of
 from deeproot.runtime.context.prefix_cost import common_prefix
+from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import Context
@@ -190,3 +191,14 @@ def test_a_restart_goes_on_with_the_same_prompt(tmp_path: Path, make_set: MakeSe
         second = Settler(make_set(), stakes=ONE).before_call(log, Invalidator(log))
     assert second.choice is None
     assert np.array_equal(first.context.token_ids, second.context.token_ids)
+
+
+def test_what_the_template_leaves_out_is_not_spoken_of(host: Host, make_set: MakeSet) -> None:
+    hiding = ChatTemplate(
+        "{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    )
+    host.read_it("nic.h", "int old_name;\n" * 20)
+    host.run("true", "fine")
+    host.write("nic.h", "int new_name;\n")
+    settled = Settler(make_set(None, hiding), stakes=FOR_EVER).before_call(host.log, host.invalidator)
+    assert (settled.findings, settled.choice) == ((), None)
