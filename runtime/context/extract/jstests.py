@@ -202,7 +202,7 @@ class ThrownExtractor:
 
     def parse(self, lines: Sequence[str]) -> Parsed:
         """One record."""
-        end = next((i for i, line in enumerate(lines) if line.startswith("Node.js v")), None)
+        end = next((i for i, line in enumerate(lines) if i and line.startswith("Node.js v")), None)
         return Parsed(() if end is None else (self._thrown(lines[:end]),))
 
     def _thrown(self, lines: Sequence[str]) -> Diagnostic:

@@ -119,6 +119,11 @@ def test_any_text_is_taken_and_keeps_its_facts(text: str) -> None:
         assert lost(text, result.text) == []
 
 
+def test_a_version_of_node_without_an_error_above_it_is_text() -> None:
+    text = "Node.js v22.1.0\nNode.js v22.1.0\nfine"
+    assert lost(text, extract(text).text) == []
+
+
 def test_general_fallback_keeps_head_failures_with_frames_and_tail() -> None:
     lines = [f"step {i} fine" for i in range(200)]
     lines[100:100] = ["FAIL: widget 7 is upside down", "    in assemble()", "    in main()"]
