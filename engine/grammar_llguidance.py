@@ -77,4 +77,5 @@ def _tokenizer(tokens: TokenBytes, vocab_size: int) -> LLTokenizer:
     ends = sorted(i for i in tokens.end_ids if i < vocab_size)
     if not ends:
         raise GrammarError("the model has no token that ends an output")
+    # Its annotations name text and transformers tokenizers; it takes any object that says is_tokenizer_wrapper.
     return LLTokenizer(_Tokens(tokens, vocab_size), n_vocab=vocab_size, eos_token=ends)  # type: ignore[arg-type]

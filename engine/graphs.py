@@ -112,6 +112,7 @@ class CudaCapture:
 
     def __call__(self, compute: Compute, attention: AttentionBackend) -> "CudaGraph":
         current = torch.cuda.current_stream()
+        # torch gives this class no types.
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):

@@ -47,7 +47,8 @@ def _scratch_on(device: torch.device) -> Callable[[int, int, int | None], torch.
     return allocate
 
 
-TRITON_VERSION: tuple[int, int] = tuple(int(part) for part in triton.__version__.split(".")[:2])  # type: ignore[assignment]
+_MAJOR, _MINOR = (int(part) for part in triton.__version__.split(".")[:2])
+TRITON_VERSION: tuple[int, int] = (_MAJOR, _MINOR)
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter, as TRITON_INTERPRET said when Triton was imported."""

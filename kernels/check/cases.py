@@ -102,8 +102,8 @@ def _merge(dim: int, decode: bool) -> Launch:
 def _store(dim: int, fp8: bool, norm: bool) -> Launch:
     k_pool, v_pool = _pools(dim, 64, fp8)
     fused = _empty(TOKENS, (HEADS + 2 * KV_HEADS) * dim)
-    parts = fused.split((HEADS * dim, KV_HEADS * dim, KV_HEADS * dim), 1)  # type: ignore[no-untyped-call]
-    q, k, v = (part.unflatten(1, (-1, dim)) for part in parts)
+    parts = fused.split_with_sizes([HEADS * dim, KV_HEADS * dim, KV_HEADS * dim], 1)
+    q, k, v = (part.view(TOKENS, -1, dim) for part in parts)
     weights: dict[str, Any] = {"q_weight": _empty(dim), "k_weight": _empty(dim)} if norm else {}
     return store_kv_launch(
         q, k, v, _empty(4096, dim, dtype=torch.float32), _int(TOKENS, dtype=torch.int64), _int(TOKENS, dtype=torch.int64),

@@ -11,6 +11,7 @@ from deeproot.bench.bfcl import Entry, read_entries
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.reply_events import ToolCall
 from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.output_text import EndReason
 from deeproot.runtime.sampling_options import SamplingOptions
 from deeproot.scheduler.messages import Usage
 
@@ -43,9 +44,9 @@ def test_forty_questions(tmp_path: Path) -> None:
     assert result["ends"]["tool_calls"] >= 8
 
 
-def completion(reason: str, text: str = "", arguments: str = '{"x": 1}', name: str = "f") -> Completion:
+def completion(reason: EndReason, text: str = "", arguments: str = '{"x": 1}', name: str = "f") -> Completion:
     calls = (ToolCall("id", name, arguments),)
-    return Completion(text, (), reason, Usage(prompt=1, cached=0, computed=1, output=1), calls)  # type: ignore[arg-type]
+    return Completion(text, (), reason, Usage(prompt=1, cached=0, computed=1, output=1), calls)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from deeproot.kernels.check import sass, verdict
 from deeproot.kernels.check.cases import Case, cases
+from deeproot.kernels.launch import Launch
 
 LISTING = """
 .text.kernel:
@@ -74,9 +75,13 @@ def test_reader_knows_warp_level_products_and_refuses_an_empty_listing() -> None
         sass.parse("nothing")
 
 
+def _never_built() -> Launch:
+    raise AssertionError("only what was counted is judged here")
+
+
 CASE = Case(
-    "case", "prefill", build=lambda: None, matrix="hgmma", loads="async", tile=(128, 64, 64), gate_f=900
-)  # type: ignore[arg-type, return-value]
+    "case", "prefill", build=_never_built, matrix="hgmma", loads="async", tile=(128, 64, 64), gate_f=900
+)
 
 
 def facts(**changes: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The cache models against plain models of the same rules that keep lists and compare everything with everything."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -257,6 +257,6 @@ def test_too_long_a_prompt_is_refused_and_changes_nothing() -> None:
         ),
     ],
 )
-def test_bad_input_is_named(field: str, made: object) -> None:
+def test_bad_input_is_named(field: str, made: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=field):
-        made()  # type: ignore[operator]
+        made()

@@ -1,6 +1,7 @@
 """Importers and generators: what they read, what they refuse, and that calls follow from each other."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -162,9 +163,9 @@ def test_spread_has_its_median_and_width() -> None:
         ("median", lambda: Spread(0, 1)),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(field: str, make: object) -> None:
+def test_a_shape_that_cannot_be_is_refused(field: str, make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=field):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_smaller_caches_never_have_more_and_room_for_all_is_enough() -> None:
