@@ -5,7 +5,8 @@ up namespaces (no network, its own processes, its own /tmp and /run) and Landloc
 and then becomes the command. Whatever SPEC asks for and cannot be had ends it with code 125 and a line on standard error:
 a command never runs with less than what was asked.
 
-Linux. Constants: include/uapi/linux/{sched,landlock,prctl,mount}.h.
+Linux. Constants: include/uapi/linux/{sched,landlock,prctl,mount}.h; the numbers of system calls that are
+used here are the same on every architecture.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ FILES, PROCESSES, NO_NETWORK = "files", "processes", "no network"
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
@@ -127,30 +129,49 @@ def _write(path: str, text: str) -> bool:
 
 
 def _own_view(spec: dict[str, Any]) -> None:
-    """Its own /tmp, /run and /proc, and a loopback that leads nowhere else."""
+    """Its own /tmp, /run and /proc, all else but the workspace read only, and a loopback that leads nowhere else."""
     keep = [spec["root"], *spec["reads"], *spec["writes"]]
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in keep if os.path.exists(path)}
     private = os.open(spec["private"], os.O_PATH | os.O_CLOEXEC)
+    # Landlock leaves alone who may do what with a file, and its times: nothing of that can be changed either.
+    _set_read_only("/", True)
     for hidden in (path for path in _HIDDEN if os.path.isdir(path)):
         place = os.path.realpath(hidden)
         if hidden == "/tmp":
-            _mount(f"/proc/self/fd/{private}", place, None, _MS_BIND | _MS_REC)
+            _bind(private, place)
+            _set_read_only(place, False)
         else:
             _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV)
         for path, descriptor in held.items():
             if path.startswith(place + "/"):
-                is_folder = os.path.isdir(f"/proc/self/fd/{descriptor}")
-                os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
-                if not is_folder:
-                    os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC))
-                _mount(f"/proc/self/fd/{descriptor}", path, None, _MS_BIND | _MS_REC)
-    with contextlib.suppress(
-        OSError
-    ):  # Containers that hide parts of /proc forbid a new one; the old one stays.
+                _make_place(path, is_folder=os.path.isdir(f"/proc/self/fd/{descriptor}"))
+                _bind(descriptor, path)
+    if spec["root"] in held:
+        _bind(held[spec["root"]], spec["root"])
+        _set_read_only(spec["root"], False)
+    with contextlib.suppress(OSError):
         _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     with contextlib.suppress(OSError), socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+def _make_place(path: str, *, is_folder: bool) -> None:
+    os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
+    if not is_folder:
+        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC))
+
+
+def _bind(descriptor: int, place: str) -> None:
+    _mount(f"/proc/self/fd/{descriptor}", place, None, _MS_BIND | _MS_REC)
+
+
+def _set_read_only(place: str, wanted: bool) -> None:
+    """A mount, and all below it if it is to be read only."""
+    attributes = struct.pack("QQQQ", _READ_ONLY if wanted else 0, 0 if wanted else _READ_ONLY, 0, 0)
+    flags = _AT_RECURSIVE if wanted else 0
+    result = _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, place.encode(), flags, attributes, len(attributes))
+    _check(result, f"mount_setattr of {place}")
 
 
 def _mount(source: str | None, place: str, kind: str | None, flags: int) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -80,16 +79,18 @@ class Jail:
         """The first `most` bytes of a regular file. Raises JailError."""
         with self._at(path) as place:
             descriptor = _open(place, _FILE, path)
-            with open(descriptor, "rb", buffering=0) as file:
+            try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise JailError(f"{path} is no regular file")
                 for _ in range(_TRIES):
                     before = stamp_of(os.fstat(descriptor))
-                    file.seek(0)
+                    os.lseek(descriptor, 0, os.SEEK_SET)
                     data = _read(descriptor, most)
                     if stamp_of(os.fstat(descriptor)) == before:
                         return ReadFile(place.path, data, before, before[4])
                 return ReadFile(place.path, data, (), os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
 
     def write(self, path: str, data: bytes) -> str:
         """Put a file in place of what the path names, whole or not at all, and give its path without links.
@@ -104,7 +105,7 @@ class Jail:
                 if not stat.S_ISREG(there.st_mode):
                     raise JailError(f"{path} is no regular file")
                 mode = stat.S_IMODE(there.st_mode) & 0o777
-            temporary = f".{place.name[:100]}.{secrets.token_hex(6)}.new"
+            temporary = f".{place.name[:200]}.deeproot-new"
             try:
                 self._replace(place, temporary, data, mode)
             except OSError as error:
@@ -204,6 +205,8 @@ class Jail:
         return [name for name in path.split("/") if name not in ("", ".")]
 
     def _replace(self, place: _Place, temporary: str, data: bytes, mode: int) -> None:
+        with suppress(FileNotFoundError):  # of a write that was killed
+            os.unlink(temporary, dir_fd=place.folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, mode, dir_fd=place.folder)
         with open(descriptor, "wb") as file:

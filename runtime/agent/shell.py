@@ -92,23 +92,27 @@ class Shell:
         as its code.
         """
         seconds = self.limits.seconds if seconds is None else min(seconds, self.limits.seconds)
-        starting = asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", _SCRIPT, self._spec(command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._env,
-            start_new_session=True,
-        )  # fmt: skip
-        process, cancelled = await uncancelled(starting)
+        # A pipe of its own: asyncio takes a process for running as long as somebody holds one of asyncio's pipes.
+        ours, theirs = os.pipe()
+        try:
+            starting = asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", _SCRIPT, self._spec(command),
+                stdin=asyncio.subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=self._env, start_new_session=True,
+            )  # fmt: skip
+            process, cancelled = await uncancelled(starting)
+        finally:
+            os.close(theirs)
+        stream = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(ours, "rb", buffering=0)
+        )
         kept = _Kept(self.limits.keep_bytes)
-        assert process.stdout is not None
         why, code = "", 0
         try:
             if cancelled:
                 raise asyncio.CancelledError
             async with asyncio.timeout(seconds):
-                code = await self._watch(process, process.stdout, kept)
+                code = await self._watch(process, stream, kept)
         except TimeoutError:
             why, code = f"killed after {seconds:g} s, the time limit", TIMED_OUT
         except asyncio.CancelledError:
@@ -119,6 +123,7 @@ class Shell:
             # By its group: the leader may have ended and left others. Those that left the group die with its namespace.
             _kill_group(process.pid)
             await uncancelled(process.wait())
+            transport.close()
         return Ran(kept.text(), code, why)
 
     async def _watch(
@@ -217,7 +222,10 @@ async def probe(*, network: bool = False) -> tuple[frozenset[str], tuple[str, ..
         return frozenset(wanted), tuple(notes)
     files = await _works(frozenset(wanted) - {PROCESSES})
     if not files:
-        notes.append(f"run: no namespaces here ({whole}): daemons may outlive their command")
+        notes.append(
+            f"run: no namespaces here ({whole}): daemons may outlive their command, and permissions of files elsewhere"
+            " can be changed"
+        )
         if not network:
             notes.append("run: only TCP is kept from the network, as far as this kernel can")
         return frozenset(wanted) - {PROCESSES}, tuple(notes)

@@ -93,18 +93,23 @@ class Supervisor:
         if begun is not None:
             found = self._after_crash(begun, change)
             if found is not None:
-                return self._ended(call, found)
+                return self._ended(batch, call, found)
         prepared = self._prepare(batch, arguments)
         if isinstance(prepared, Outcome):
             return prepared
         if begun is None:
-            self._log.extend([started_event(batch.turn, call, message, _facts(prepared))])
+            # What was read before must not be read again once this has changed it.
+            earlier = [
+                event for made, outcome in batch.unrecorded(call) for event in ended_events(made, outcome)
+            ]
+            self._log.extend([*earlier, started_event(batch.turn, call, message, _facts(prepared))])
         outcome = await self._effect(batch, arguments, prepared)
         batch.wrote.update(outcome.wrote)
-        return self._ended(call, outcome)
+        return self._ended(batch, call, outcome)
 
-    def _ended(self, call: Call, outcome: Outcome) -> Outcome:
+    def _ended(self, batch: "Batch", call: Call, outcome: Outcome) -> Outcome:
         self._log.extend(ended_events(call, outcome))
+        batch.recorded(call)
         return outcome
 
     def _prepare(self, batch: "Batch", arguments: Arguments) -> Change | Outcome | None:
@@ -188,6 +193,7 @@ class Batch:
         self._supervisor = supervisor
         self._calls: list[Call] = []
         self._tasks: list[asyncio.Task[Outcome]] = []
+        self._recorded = set(before.ended)
 
     @property
     def has_effects(self) -> bool:
@@ -203,6 +209,21 @@ class Batch:
         first = effects[-1:] if reader else list(self._tasks)
         self._calls.append(call)
         self._tasks.append(asyncio.create_task(self._make(call, message, first)))
+
+    def recorded(self, call: Call) -> None:
+        """The log has its outcome."""
+        self._recorded.add(call.id)
+
+    def unrecorded(self, upto: Call) -> list[tuple[Call, Outcome]]:
+        """Outcomes of calls before that one which the log does not have; each is told once."""
+        found = []
+        for call, task in zip(self._calls, self._tasks, strict=True):
+            if call is upto:
+                break
+            if call.id not in self._recorded:
+                self._recorded.add(call.id)
+                found.append((call, task.result()))
+        return found
 
     async def finish(self) -> list[tuple[Call, Outcome]]:
         """Every call's outcome, in order."""

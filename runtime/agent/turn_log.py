@@ -1,7 +1,7 @@
 """What the agent writes into the event log beside the conversation, and how far a log says that it came.
 
 Calls with side effects leave an event before they start and one when they have ended, so that after a crash nothing is
-done twice blindly. The message that makes them is logged when the reply has ended, and the results, in the order of
+done twice blindly; what was read before one of them is kept as it was then. The message that makes them is logged when the reply has ended, and the results, in the order of
 the calls, when all are there; so their numbers do not depend on which call was faster.
 """
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +85,28 @@ def begin_run(log: EventLog, workspace: Path, url: str) -> None:
     begin(log, settings_for(workspace, url), "Do it.", constraints=["Never edit vendor/."])
 
 
-def uninterrupted(folder: Path, script: Sequence[Reply] = SCRIPT) -> tuple[list[bytes], int]:
-    """Every request of a run that nobody stops, and how many commits it made."""
+@dataclass(frozen=True)
+class Whole:
+    """A run that nobody stopped: its requests, how many commits it made, and the files that it left."""
+
+    bodies: list[bytes]
+    commits: int
+    files: dict[str, str]
+
+
+def uninterrupted(folder: Path, script: Sequence[Reply] = SCRIPT) -> Whole:
     workspace = make_workspace(folder / "workspace")
     with scripted_server(*script) as server, DyingLog.open(folder / "run.db", clock=clock) as log:
         begin_run(log, workspace, server.url)
         log.commits = 0
         asyncio.run(run_session(log, workspace, server.url))
-        return list(server.bodies), log.commits
+        return Whole(list(server.bodies), log.commits, files_of(workspace))
+
+
+def files_of(workspace: Path) -> dict[str, str]:
+    """What is in each file."""
+    files = (path for path in workspace.rglob("*") if path.is_file())
+    return {str(path.relative_to(workspace)): path.read_text() for path in files}
 
 
 def killed_at(
