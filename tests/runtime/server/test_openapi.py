@@ -13,6 +13,9 @@ PATHS = {
     "/v1/messages/count_tokens",
     "/v1/responses",
     "/v1/models",
+    "/v1/working_sets",
+    "/v1/working_sets/{set_id}/events",
+    "/v1/working_sets/{set_id}/complete",
     "/tokenize",
     "/detokenize",
 }
