@@ -18,6 +18,8 @@ PATHS = {
     "/v1/working_sets/{set_id}/complete",
     "/tokenize",
     "/detokenize",
+    "/v1/cache/probe",
+    "/v1/cache/price",
 }
 
 
