@@ -22,6 +22,7 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
 from deeproot.scheduler.arrivals import Arrivals
+from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
@@ -63,16 +64,16 @@ class Scheduler:
         self.table = RunningTable(config, pool.page_size)
         self.counters = Counters()
         self.prefill_rate = PrefillRate()
-        self._clock = clock
-        self._landed = 0.0
+        self.clock = clock
         self.arrivals = Arrivals(config.max_model_len, constraints, self.counters)
+        self.claims = Claims(cache, lambda: self.clock())
         self._admission = Admission(cache, pool, self.table)
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
-        self._holdings = Holdings(cache, pool, self.table, self.flights)
+        self._holdings = Holdings(cache, pool, self.table, self.flights, self.claims)
         self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
@@ -128,6 +129,7 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute now."""
+        self.claims.tick()
         rows, extend, missing = self._next_extends()
         if missing.sum() > self._holdings.num_available:
             if self.flights:
@@ -155,7 +157,7 @@ class Scheduler:
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
-        launched = self._clock()
+        launched = self.clock()
         try:
             self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
         except Exception as error:
@@ -171,21 +173,13 @@ class Scheduler:
         except Exception as error:
             outputs = self._fail(flight.step, error)
         else:
-            self._time(flight)
+            self.prefill_rate.landed(flight, self.clock())
             outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
         for request in [request for request in self.leaving if not self._is_in_flight(request)]:
             self._holdings.leave(request, keep=self.leaving.pop(request))
         return outputs
-
-    def _time(self, flight: Flight) -> None:
-        """Note how long a step took that has just landed, if it computed prompts."""
-        now, step = self._clock(), flight.step
-        if step.num_drafted is None and len(step.batch.input_ids) >= 2 * len(step.rows):
-            # Steps in flight together run one after another.
-            self.prefill_rate.note(len(step.batch.input_ids), now - max(flight.launched, self._landed))
-        self._landed = now
 
     def _commit(self, step: Step, sampled: Sampled) -> list[TokenOutput]:
         """Book a finished step: computed tokens, cache, new tokens, ends."""
@@ -254,6 +248,7 @@ class Scheduler:
             if request is None:
                 break
             admitted = True
+            self.claims.started(request)
             self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
@@ -267,16 +262,11 @@ class Scheduler:
         request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
         request.account_run(int(self.table.num_computed[row]))
         self.table.retire(request)
-        self._holdings.leave(request, keep=True)
+        self._holdings.leave(request, keep=True, ended=False)
         self.waiting.appendleft(request)
 
     def _end(
-        self,
-        request: Request,
-        reason: FinishReason,
-        last: TokenOutput,
-        *,
-        keep: bool = True,
+        self, request: Request, reason: FinishReason, last: TokenOutput, *, keep: bool = True
     ) -> TokenOutput:
         """Run a request no longer; what it holds goes as soon as no step in flight uses it.
 
