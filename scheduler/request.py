@@ -8,7 +8,14 @@ import numpy as np
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
 from deeproot.scheduler.constraints import Constraint
-from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
+from deeproot.scheduler.messages import (
+    AddRequest,
+    FinishReason,
+    Hints,
+    SamplingParams,
+    TokenOutput,
+    Usage,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +51,7 @@ class Request:
     namespace: bytes = b""
     num_seen: int = 0
     """See `AddRequest.seen`."""
+    hints: Hints | None = None
     waits_for: "Request | None" = field(default=None, repr=False)
     """A running request that is computing a prefix of this one."""
     waits_until: int = 0
@@ -59,6 +67,7 @@ class Request:
             step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
             num_seen=message.seen,
+            hints=message.hints,
         )
 
     @property

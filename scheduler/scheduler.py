@@ -10,7 +10,9 @@ noticed one step late; what the step in flight computes for it is thrown away, a
 step in flight uses them. Without overlap the same code runs with nothing in flight between steps.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +22,14 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
 from deeproot.scheduler.arrivals import Arrivals
+from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
 from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
+from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
@@ -42,8 +46,9 @@ class Scheduler:
         pool: KVPool,
         runner: Forward,
         constraints: Constraints | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without `constraints`, requests with a grammar are refused."""
+        """Without `constraints`, requests with a grammar are refused. clock: seconds, from any start."""
         capacity = pool.num_pages * pool.page_size
         if cache.page_size != pool.page_size:
             raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
@@ -58,14 +63,17 @@ class Scheduler:
         self.runner = runner
         self.table = RunningTable(config, pool.page_size)
         self.counters = Counters()
+        self.prefill_rate = PrefillRate()
+        self.clock = clock
         self.arrivals = Arrivals(config.max_model_len, constraints, self.counters)
+        self.claims = Claims(cache, lambda: self.clock())
         self._admission = Admission(cache, pool, self.table)
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
-        self._holdings = Holdings(cache, pool, self.table, self.flights)
+        self._holdings = Holdings(cache, pool, self.table, self.flights, self.claims)
         self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
@@ -121,6 +129,7 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute now."""
+        self.claims.tick()
         rows, extend, missing = self._next_extends()
         if missing.sum() > self._holdings.num_available:
             if self.flights:
@@ -148,10 +157,11 @@ class Scheduler:
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
+        launched = self.clock()
         try:
-            self.flights.append(Flight(step, self.runner.launch(step.batch)))
+            self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
         except Exception as error:
-            self.flights.append(Flight(step, Failed(error)))
+            self.flights.append(Flight(step, Failed(error), launched))
             return False
         return True
 
@@ -163,6 +173,7 @@ class Scheduler:
         except Exception as error:
             outputs = self._fail(flight.step, error)
         else:
+            self.prefill_rate.landed(flight, self.clock())
             outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
@@ -237,6 +248,7 @@ class Scheduler:
             if request is None:
                 break
             admitted = True
+            self.claims.started(request)
             self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
@@ -250,16 +262,11 @@ class Scheduler:
         request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
         request.account_run(int(self.table.num_computed[row]))
         self.table.retire(request)
-        self._holdings.leave(request, keep=True)
+        self._holdings.leave(request, keep=True, ended=False)
         self.waiting.appendleft(request)
 
     def _end(
-        self,
-        request: Request,
-        reason: FinishReason,
-        last: TokenOutput,
-        *,
-        keep: bool = True,
+        self, request: Request, reason: FinishReason, last: TokenOutput, *, keep: bool = True
     ) -> TokenOutput:
         """Run a request no longer; what it holds goes as soon as no step in flight uses it.
 
