@@ -1,7 +1,7 @@
 """An OpenAI-compatible server on a free port whose model follows a script, in a thread of the test's process.
 
 Which reply a request gets is told by how many replies its conversation holds already, so that a run that was stopped and
-goes on is answered as the model would have answered it.
+goes on is answered as the model would have answered it; or, where replies are archived or evicted, by the order of requests.
 """
 
 import contextlib
@@ -59,14 +59,15 @@ Script = Sequence[Entry]
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """`bodies`: every request's body as it came."""
+    """`bodies`: every request's body as it came. `in_order`: each new request gets the next reply, whatever it holds."""
 
     daemon_threads = True
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, in_order: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script = list(script)
         self.bodies: list[bytes] = []
+        self._turns: dict[bytes, int] | None = {} if in_order else None
         self.tries: dict[int, int] = {}
         self.lock = threading.Lock()
 
@@ -81,7 +82,10 @@ class ScriptedServer(ThreadingHTTPServer):
     def reply_to(self, body: bytes) -> tuple[int, Reply | Refusal]:
         with self.lock:
             self.bodies.append(body)
-            turn = sum(message["role"] == "assistant" for message in json.loads(body)["messages"])
+            if self._turns is None:
+                turn = sum(message["role"] == "assistant" for message in json.loads(body)["messages"])
+            else:
+                turn = self._turns.setdefault(body, len(self._turns))
             entry = self.script[turn]
             if isinstance(entry, Reply | Refusal):
                 return turn, entry
@@ -162,8 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def scripted_server(*script: Entry) -> Iterator[ScriptedServer]:
-    server = ScriptedServer(script)
+def scripted_server(*script: Entry, in_order: bool = False) -> Iterator[ScriptedServer]:
+    server = ScriptedServer(script, in_order=in_order)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

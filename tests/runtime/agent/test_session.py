@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def result_of(server: ScriptedServer, call_id: str, request: int = -1) -> str:
 
 def go(log: EventLog, workspace: Path, *script: Entry, **options: Any) -> tuple[ScriptedServer, Seen, str]:
     seen = Seen()
-    with scripted_server(*script) as server:
+    with scripted_server(*script, in_order=True) as server:
         end = run_task(log, workspace, server.url, seen=seen, **options)
     return server, seen, end
 
@@ -205,7 +205,7 @@ def test_repeated_calls_are_noticed(log: EventLog, workspace: Path) -> None:
 
 def test_the_cap_on_turns_and_going_on(log: EventLog, workspace: Path) -> None:
     script = [*[Reply("", [ToolCall("search", {"pattern": f"{n}"})]) for n in range(3)], Reply("Done.")]
-    with scripted_server(*script) as server:
+    with scripted_server(*script, in_order=True) as server:
         assert run_task(log, workspace, server.url, max_turns=2) == TURNS
         assert len(server.bodies) == 2
         assert asyncio.run(run_session(log, workspace, server.url, max_turns=2)) == TURNS
@@ -313,7 +313,7 @@ def test_what_a_command_changed_is_the_agents_own_doing(log: EventLog, workspace
     )
     assert (workspace / "a.py").read_text() == "PORT = 2\n"
     assert "no longer so: #8" in seen.notes
-    assert b"changed by others" not in b"".join(server.bodies)
+    assert b"a.py changed by others" not in b"".join(server.bodies)
 
 
 def test_a_file_that_became_a_link_is_not_read_anew(log: EventLog, workspace: Path) -> None:
@@ -382,9 +382,7 @@ def test_a_long_run_stays_within_its_window(log: EventLog, workspace: Path) -> N
         Reply("Done."),
     ]
     seen = Seen()
-    with scripted_server(*[[reply] for reply in script]) as server:
-        answers = iter(script)
-        server.reply_to = _in_order(server, answers)  # type: ignore[method-assign]
+    with scripted_server(*script, in_order=True) as server:
         begin(
             log,
             settings_for(workspace, server.url, budget=budget),
@@ -401,17 +399,6 @@ def test_a_long_run_stays_within_its_window(log: EventLog, workspace: Path) -> N
         assert "Never lie." in text
         calls = [call["id"] for m in request["messages"] for call in m.get("tool_calls") or ()]
         assert calls == [m["tool_call_id"] for m in request["messages"] if m["role"] == "tool"]
-
-
-def _in_order(server: ScriptedServer, answers: Iterator[Reply]) -> Callable[[bytes], tuple[int, Reply]]:
-    """Replies one after another, for a conversation that does not hold all of them."""
-    count = iter(range(1000))
-
-    def reply_to(body: bytes) -> tuple[int, Reply]:
-        server.bodies.append(body)
-        return next(count), next(answers)
-
-    return reply_to
 
 
 def test_replies_that_are_too_long(log: EventLog, workspace: Path) -> None:
