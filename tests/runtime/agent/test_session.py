@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_the_prompt_only_grows_at_its_end(log: EventLog, workspace: Path) -> Non
         *[Reply(f"look {n}", [ToolCall("search", {"pattern": f"x{n}"})]) for n in range(4)],
         Reply("Done."),
     )
-    for earlier, later in zip(server.requests, server.requests[1:], strict=False):
+    for earlier, later in pairwise(server.requests):
         kept = earlier["messages"][:-1]  # the reminder
         assert later["messages"][: len(kept)] == kept
         assert later["tools"] == earlier["tools"]
