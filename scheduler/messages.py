@@ -49,6 +49,12 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     sampling: SamplingParams
     namespace: bytes = b""
     """Requests of different namespaces share no cached prefix."""
+    tenant: bytes = b""
+    """Whose request it is, whatever its namespace."""
+    session: str | None = None
+    """Requests of a session, within a namespace, start in the order in which they came."""
+    priority: int = 0
+    """Lower ones start first and are preempted last."""
     seen: int = 0
     """How many of its first tokens the sender knows to have been computed before; if fewer are cached, the engine
     looks whether they were evicted."""

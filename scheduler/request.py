@@ -44,6 +44,22 @@ class Request:
     namespace: bytes = b""
     num_seen: int = 0
     """See `AddRequest.seen`."""
+    priority: int = 0
+    """Lower ones start first."""
+    tenant: bytes = b""
+    """Whose it is; each has the same claim to be computed for."""
+    session: str | None = None
+    """Requests of a session start in order."""
+    order: int = 0
+    """How many had arrived before it."""
+    arrived: float = 0.0
+    """When, by the scheduler's clock, in seconds."""
+    num_missing: int = 0
+    """Tokens that it has to compute before its next token, as last seen; while it waits."""
+    allowance: int = 0
+    """How many tokens those that arrived later may still compute before it starts."""
+    tokens_when_preempted: int = 0
+    """How many tokens it had when it was preempted last; 0 if it never was."""
     waits_for: "Request | None" = field(default=None, repr=False)
     """A running request that is computing a prefix of this one."""
     waits_until: int = 0
@@ -59,6 +75,9 @@ class Request:
             step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
             num_seen=message.seen,
+            priority=message.priority,
+            tenant=message.tenant,
+            session=message.session,
         )
 
     @property

@@ -111,7 +111,7 @@ class AnyLoad(RuleBasedStateMachine):
         rid = str(self.count)
         self.live[rid], self.said[rid] = (ids, max_tokens), []
         self.scheduler.add(request(rid, ids, max_tokens, (STOP,), speculate=step_by_step))
-        self.scheduler.waiting[-1].step_by_step = step_by_step
+        list(self.scheduler.waiting)[-1].step_by_step = step_by_step
 
     @rule(lag=st.integers(0, 2))
     def results_come(self, lag: int) -> None:
