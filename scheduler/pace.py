@@ -6,6 +6,8 @@ _MARGIN = 0.9
 """Part of the target that is planned for: steps take a little longer than expected as often as a little less."""
 _LEAST = 16
 """Tokens of prompts that each step computes, whatever the target: else a prompt would never be ready."""
+_CLOCK_S = 1e-9
+"""What a clock can tell apart."""
 _FIRST = 256
 """As long as nothing has been measured."""
 
@@ -28,7 +30,8 @@ class Pace:
             self._writing_s = _blend(self._writing_s, seconds)
         elif num_prompt >= _LEAST:
             writing_s = min(self._writing_s or 0.0, seconds / 2) if num_writing else 0.0
-            self._prompt_token_s = _blend(self._prompt_token_s, (seconds - writing_s) / num_prompt)
+            token_s = max((seconds - writing_s) / num_prompt, _CLOCK_S)
+            self._prompt_token_s = _blend(self._prompt_token_s, token_s)
 
     def most(self, budget: int) -> int:
         """Tokens of prompts that a step of at most `budget` of them may compute beside requests that write."""
