@@ -23,18 +23,18 @@ _MOONCAKE_WINDOW = 131_072
 
 
 def make_load(name: str, seed: int) -> list[Beginnings]:
-    """agents: sessions alone. flood: fewer sessions and as many cold requests. mooncake: the recorded trace."""
+    """agents: sessions alone. flood: fewer sessions and as many cold requests. mooncake: the recorded trace, slowed to what one such device can do."""
     if name == "agents":
         return [Fleet().sources(seed)]
     if name == "flood":
         return [Fleet(arrival_s=4.0).sources(seed), Flood().sources(seed + 1)]
-    return [recorded(2000, speed=1.0)]
+    return [recorded(2000, speed=0.3)]
 
 
 def make_simulation(load: str, policy: Policy, check_every: int) -> Simulation:
     window = _MOONCAKE_WINDOW if load == "mooncake" else 16_384
     pages = 3 * window // 64 if load == "mooncake" else 2048
-    config = SchedulerConfig(64, 1024, window, policy=policy)
+    config = SchedulerConfig(64, 2048, window, policy=policy)
     return Simulation(config, pages, check_every=check_every)
 
 

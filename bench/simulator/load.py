@@ -75,8 +75,8 @@ class Fleet:
 class Flood:
     """Single requests that share nothing with anybody."""
 
-    arrival_s: float = 0.2
-    prompt: Spread = field(default_factory=lambda: Spread(1500, 1.0))
+    arrival_s: float = 0.065
+    prompt: Spread = field(default_factory=lambda: Spread(500, 1.0))
     answer: Spread = field(default_factory=lambda: Spread(25, 0.7))
     window: int = 16_000
 
