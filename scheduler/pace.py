@@ -1,5 +1,7 @@
 """How many tokens of prompts a step may compute beside requests that write, so that these keep their pace."""
 
+from deeproot.scheduler.flight import Step
+
 _NEWEST = 0.5
 """Weight of the newest step in what is expected of the next."""
 _MARGIN = 0.9
@@ -23,6 +25,11 @@ class Pace:
         self._target_s = target_s
         self._writing_s: float | None = None
         self._prompt_token_s: float | None = None
+
+    def landed(self, step: Step, seconds: float) -> None:
+        """A step has landed that took so long."""
+        num_prompt = int(step.extend[step.certain > 1].sum())
+        self.note(len(step.batch.input_ids) - num_prompt, num_prompt, seconds)
 
     def note(self, num_writing: int, num_prompt: int, seconds: float) -> None:
         """A step took so long for so many tokens of requests that write, and of prompts."""

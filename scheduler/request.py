@@ -8,7 +8,14 @@ import numpy as np
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
 from deeproot.scheduler.constraints import Constraint
-from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
+from deeproot.scheduler.messages import (
+    AddRequest,
+    FinishReason,
+    Hints,
+    SamplingParams,
+    TokenOutput,
+    Usage,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +55,6 @@ class Request:
     """Lower ones start first."""
     tenant: bytes = b""
     """Whose it is; each has the same claim to be computed for."""
-    session: str | None = None
-    """Requests of a session start in order."""
     order: int = 0
     """How many had arrived before it."""
     arrived: float = 0.0
@@ -60,6 +65,7 @@ class Request:
     """How many tokens those that arrived later may still compute before it starts."""
     tokens_when_preempted: int = 0
     """How many tokens it had when it was preempted last; 0 if it never was."""
+    hints: Hints | None = None
     waits_for: "Request | None" = field(default=None, repr=False)
     """A running request that is computing a prefix of this one."""
     waits_until: int = 0
@@ -77,8 +83,13 @@ class Request:
             num_seen=message.seen,
             priority=message.priority,
             tenant=message.tenant,
-            session=message.session,
+            hints=message.hints,
         )
+
+    @property
+    def session(self) -> bytes:
+        """Requests of one session start in order; empty: of none."""
+        return b"" if self.hints is None else self.hints.session
 
     @property
     def num_tokens(self) -> int:

@@ -22,6 +22,7 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
 from deeproot.scheduler.arrivals import Arrivals
+from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
@@ -72,20 +73,20 @@ class Scheduler:
         self.counters = Counters()
         self.prefill_rate = PrefillRate()
         self.pace = Pace(config.max_itl_s)
-        self._clock = clock
-        self._landed = 0.0
+        self.clock = clock
         grace = _GRACE_STEPS * config.max_num_batched_tokens
         self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
         self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
         self.arrivals = Arrivals(
             config.max_model_len, constraints, self.counters, self.waiting, self._enqueue
         )
+        self.claims = Claims(cache, lambda: self.clock())
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
-        self._holdings = Holdings(cache, pool, self.table, self.flights)
+        self._holdings = Holdings(cache, pool, self.table, self.flights, self.claims)
         self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
@@ -136,6 +137,7 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute now."""
+        self.claims.tick()
         rows, extend, missing = self._next_extends()
         if missing.sum() > self._holdings.num_available:
             if self.flights:
@@ -163,7 +165,7 @@ class Scheduler:
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
-        launched = self._clock()
+        launched = self.clock()
         try:
             self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
         except Exception as error:
@@ -179,24 +181,13 @@ class Scheduler:
         except Exception as error:
             outputs = self._fail(flight.step, error)
         else:
-            self._time(flight)
+            self.pace.landed(flight.step, self.prefill_rate.landed(flight, self.clock()))
             outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
         for request in [request for request in self.leaving if not self._is_in_flight(request)]:
             self._holdings.leave(request, keep=self.leaving.pop(request))
         return outputs
-
-    def _time(self, flight: Flight) -> None:
-        """Note how long a step took that has just landed."""
-        now, step = self._clock(), flight.step
-        # Steps in flight together run one after another.
-        seconds, num_tokens = now - max(flight.launched, self._landed), len(step.batch.input_ids)
-        self._landed = now
-        if num_tokens >= 2 * len(step.rows) and step.num_drafted is None:
-            self.prefill_rate.note(num_tokens, seconds)
-        num_prompt = int(step.extend[step.certain > 1].sum())
-        self.pace.note(num_tokens - num_prompt, num_prompt, seconds)
 
     def _commit(self, step: Step, sampled: Sampled) -> list[TokenOutput]:
         """Book a finished step: computed tokens, cache, new tokens, ends."""
@@ -266,7 +257,7 @@ class Scheduler:
                 return rows, extend, missing
 
     def _enqueue(self, request: Request) -> None:
-        self.waiting.add(request, self._clock(), self._admission.num_missing(request))
+        self.waiting.add(request, self.clock(), self._admission.num_missing(request))
 
     def _seconds_for(self, num_tokens: int) -> float:
         return num_tokens / (self.prefill_rate.tokens_per_second or _FIRST_RATE)
@@ -277,10 +268,11 @@ class Scheduler:
         if budget > 0 and len(self.waiting) > 1:
             self._admission.look_anew()
         while budget > 0 and self.waiting:
-            request = self._admission.admit(self.arrivals.limits, self._clock())
+            request = self._admission.admit(self.arrivals.limits, self.clock())
             if request is None:
                 break
             admitted = True
+            self.claims.started(request)
             self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
@@ -295,16 +287,11 @@ class Scheduler:
         request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
         request.tokens_when_preempted = request.num_missing = request.num_tokens
         self.table.retire(request)
-        self._holdings.leave(request, keep=True)
+        self._holdings.leave(request, keep=True, ended=False)
         self.waiting.put_back(request)
 
     def _end(
-        self,
-        request: Request,
-        reason: FinishReason,
-        last: TokenOutput,
-        *,
-        keep: bool = True,
+        self, request: Request, reason: FinishReason, last: TokenOutput, *, keep: bool = True
     ) -> TokenOutput:
         """Run a request no longer; what it holds goes as soon as no step in flight uses it.
 

@@ -106,9 +106,9 @@ class WaitingRequests:
             self._preempted.remove(request)
 
     def _first_of_sessions(self) -> Iterator[Request]:
-        begun: set[tuple[bytes, str]] = set()
+        begun: set[tuple[bytes, bytes]] = set()
         for request in self._arrived:
-            if request.session is not None:
+            if request.session:
                 session = request.namespace, request.session
                 if session in begun:
                     continue

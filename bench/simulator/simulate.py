@@ -16,7 +16,7 @@ from deeproot.engine.kv_pool import KVLayout, KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.invariants import check, check_idle
-from deeproot.scheduler.messages import AddRequest, SamplingParams, TokenOutput
+from deeproot.scheduler.messages import AddRequest, Hints, SamplingParams, TokenOutput
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.scheduler import Scheduler
 
@@ -103,9 +103,9 @@ class Simulation:
                 rid,
                 call.prompt.tobytes(),
                 sampling,
-                session=call.session,
                 tenant=call.tenant,
                 priority=call.priority,
+                hints=None if call.session is None else Hints(session=call.session.encode()),
             )
         )
         *_, request = self.scheduler.waiting

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.config import POLICIES, SchedulerConfig
 from deeproot.scheduler.invariants import check, check_idle
-from deeproot.scheduler.messages import AddRequest, SamplingParams, TokenOutput
+from deeproot.scheduler.messages import AddRequest, Hints, SamplingParams, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
 
 STOP = 7
@@ -128,7 +128,7 @@ class AnyLoad(RuleBasedStateMachine):
             {
                 "priority": st.integers(0, 1),
                 "tenant": st.sampled_from([b"", b"a"]),
-                "session": st.sampled_from([None, "s"]),
+                "hints": st.sampled_from([None, Hints(session=b"s")]),
             }
         ),
     )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deeproot.scheduler.config import POLICIES, Policy
-from deeproot.scheduler.messages import SamplingParams
+from deeproot.scheduler.messages import Hints, SamplingParams
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.waiting import WaitingRequests
 
@@ -15,10 +15,10 @@ GRACE = 100
 
 
 def make(
-    rid: str, num_tokens: int = 10, priority: int = 0, tenant: bytes = b"", session: str | None = None
+    rid: str, num_tokens: int = 10, priority: int = 0, tenant: bytes = b"", session: bytes = b""
 ) -> Request:
     sampling = SamplingParams(max_tokens=1, seed=0)
-    who = {"priority": priority, "tenant": tenant, "session": session}
+    who = {"priority": priority, "tenant": tenant, "hints": Hints(session=session)}
     return Request(rid, b"\0" * 4 * num_tokens, num_tokens, sampling, **who)
 
 
@@ -89,10 +89,10 @@ def test_priority_goes_before_policy_and_preempted_ones_before_all(policy: Polic
 @pytest.mark.parametrize("policy", POLICIES)
 def test_requests_of_a_session_do_not_overtake_each_other(policy: Policy) -> None:
     waiting = queue(policy)
-    first = make("first", 900, session="s")
+    first = make("first", 900, session=b"s")
     add(waiting, first)
-    add(waiting, make("second", 1, session="s"))
-    add(waiting, make("other", 1, session="t"))
+    add(waiting, make("second", 1, session=b"s"))
+    add(waiting, make("other", 1, session=b"t"))
     assert set(order(waiting, now=1.0)) == {"first", "other"}
     waiting.start(first, 900)
     assert set(order(waiting, now=1.0)) == {"second", "other"}
