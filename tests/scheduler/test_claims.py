@@ -202,8 +202,7 @@ class HintedLoad(AnyLoad):
         session=st.sampled_from(["", "s", "t"]),
     )
     def arrive_with_hints(self, base: int, cut: int, tail: list[int], max_tokens: int, session: str) -> None:
-        self.arrive(base, cut, tail, max_tokens, False)
-        self.scheduler.waiting[-1].hints = Hints(b"", session.encode())
+        self.arrive(base, cut, tail, max_tokens, False, {"hints": Hints(b"", session.encode())})
 
     @precondition(lambda self: self.count)
     @rule(
