@@ -10,7 +10,7 @@ from deeproot.runtime.context.status.history import PART, RunHistory
 from deeproot.runtime.context.status.limits import CallLimit, tally
 from deeproot.runtime.context.status.mode import Mode, Outlook, Rates, cheaper_mode
 from deeproot.runtime.context.status.reading import Reading, spell
-from deeproot.runtime.context.status.techniques import Techniques
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
 
 _CHARACTERS_A_TOKEN = 4
@@ -29,7 +29,7 @@ class StatusBar:
         self,
         log: EventLog,
         *,
-        techniques: Techniques = Techniques(),  # noqa: B008  frozen
+        techniques: Techniques = NO_TECHNIQUES,
         limits: Sequence[CallLimit] = (),
         time_sense: TimeSense | None = None,
         mode: Mode | Outlook = Mode.REPLACE,

@@ -1,11 +1,14 @@
 """The status at the end of each prompt: what it says, where it stands, and that nothing before it moves."""
 
 import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import tokenizers
 
+from deeproot.runtime.cli import main
 from deeproot.runtime.context import record
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.items import LayoutPolicy
@@ -74,7 +77,7 @@ def test_every_call_extends_the_last(make_set: MakeSet, log: EventLog, mode: Mod
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_with_the_real_tokenizer_and_template(
-    smollm2: tuple[tokenizers.Tokenizer, str], log: EventLog, mode: Mode
+    smollm2: tuple[tokenizers.Tokenizer, str], log: EventLog, mode: Mode, tmp_path: Path
 ) -> None:
     made, source = smollm2
     working_set = WorkingSet(
@@ -91,6 +94,9 @@ def test_with_the_real_tokenizer_and_template(
         before = text_of(earlier)[: text_of(earlier).rindex("<agent_status>")].rstrip()
         assert text_of(later).startswith(before)
     assert linted(contexts).breaks == ()
+    calls = tmp_path / "requests.jsonl"
+    calls.write_text("".join(json.dumps(context.request(model="m")) + "\n" for context in contexts))
+    assert main(["lint", str(calls)]) == 0
 
 
 def test_the_status_is_at_the_very_end_but_for_the_reminder(make_set: MakeSet, log: EventLog) -> None:
