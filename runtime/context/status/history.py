@@ -96,7 +96,8 @@ class RunHistory:
             seconds,
         )
         self.calls.append(made)
-        self.counts[name] += 1
+        if name:
+            self.counts[name] += 1
 
     def _state(self, event: Event) -> None:
         part = event.data.get("part")

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 
@@ -24,7 +25,7 @@ from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenise import SegmentTokenizer
-from deeproot.runtime.context.tokenizer import TokenizersAdapter
+from deeproot.runtime.context.tokenizer import TokenIds, TokenizersAdapter
 from deeproot.runtime.context.working_set import Context, WorkingSet
 
 from ..agent_turns import TAIL, begin, call, extends, linted, stable, text_of
@@ -121,6 +122,9 @@ def test_a_loop_that_thinks_goes_on_thinking(
         return bpe.decode(context.token_ids.tolist(), skip_special_tokens=False)
 
     assert [prompt(context).count("I weigh it.") for context in contexts] == [0, 1, 2, 3, 4]
+    record.file_version(log, "file:///a.py", "x = 1\n")
+    record.diagnostic(log, "a.py:1: x is unused")
+    assert prompt(make_set(template="qwen3").assemble(log)).count("I weigh it.") == 5
     assert [m["role"] for m in contexts[-1].messages[-2:]] == ["assistant", "tool"]
     assert str(contexts[-1].messages[-1]["content"]).count("<agent_status>") == 1
     assert all(extends(a, b) for a, b in itertools.pairwise(contexts))
@@ -242,21 +246,43 @@ def test_the_cheaper_mode_by_length_and_rate(rates: Rates, mode: Mode) -> None:
     assert cheaper_mode(rates, Prices()) is mode
 
 
+def played(make_set: MakeSet, mode: Mode | None, turns: int) -> tuple[float, Rates]:
+    """Dollars of a run's prompts with a cache that keeps every prompt and reply, and the run's rates."""
+    now = iter(range(1_700_000_000, 1_800_000_000))
+    log = EventLog.memory(clock=lambda: next(now) * 10**9)
+    working_set = make_set(AppendOnly())
+    begin(log)
+    known: list[TokenIds] = []
+    computed = cached = status = reply = 0
+    for i in range(turns):
+        if mode is not None:
+            StatusBar(log, mode=mode).update(
+                now_ns=0, extra=[Reading("turn", f"number {i}, all is well" * 4)]
+            )
+        prompt = working_set.assemble(log)
+        reused = max((common_prefix(earlier, prompt.token_ids) for earlier in known), default=0)
+        cached, computed = cached + reused, computed + prompt.token_ids.size - reused
+        call(log, "bash", {"n": i}, "ok", said="I think that it is this or that. " * 4)
+        segments = {segment.key: segment for segment in working_set.assemble(log).segments}
+        said = segments[f"e{len(log) - 1}"].token_ids
+        opening = next(b for b in prompt.boundaries if b.key == "generation_prompt")
+        known.append(np.concatenate([prompt.token_ids[: opening.start], said]))
+        reply += said.size
+        status += sum(b.end - b.start for b in prompt.boundaries if b.key in ("status", f"e{len(log) - 2}"))
+    prices = Prices()
+    return (computed * prices.full + cached * prices.cached) / 1e6, Rates(
+        status / turns, reply / turns, 1, turns
+    )
+
+
 @pytest.mark.parametrize("mode", list(Mode))
-def test_dollars_are_those_of_a_played_run(mode: Mode) -> None:
-    """Call by call with a cache that keeps everything: what a status adds to the same run without one."""
-    status, reply, turns, prices = 50, 200, 40, Prices()
-    total = 0.0
-    carried = 0
-    for turn in range(turns):
-        if mode is Mode.REPLACE:
-            # All of the reply before stood behind the old status.
-            total += status * prices.full + reply * (prices.full - prices.cached)
-        else:
-            total += carried * prices.cached + status * prices.full
-            carried += status
-        assert turn >= 0
-    assert dollars(mode, Rates(status, reply, 1.0, turns), prices) == pytest.approx(total / 1e6)
+def test_dollars_are_those_of_a_played_run(make_set: MakeSet, mode: Mode) -> None:
+    """What a status adds to the same run without one, token by token, is what the formula says."""
+    turns = 25
+    without, _ = played(make_set, None, turns)
+    total, rates = played(make_set, mode, turns)
+    assert rates.status > 50
+    assert dollars(mode, rates, Prices()) == pytest.approx(total - without, rel=0.1)
 
 
 def test_an_outlook_chooses_from_the_run_and_stays(log: EventLog) -> None:
