@@ -46,15 +46,21 @@ class StatusBar:
         return MANUAL if self._time_sense is not None else ""
 
     def update(
-        self, *, now_ns: int, environment: Environment | None = None, extra: Sequence[Reading] = ()
+        self,
+        *,
+        now_ns: int | None = None,
+        environment: Environment | None = None,
+        extra: Sequence[Reading] = (),
     ) -> int | None:
         """Append the status as it is now, if it is another than the last; its event, or None. Call it before each
         `assemble`, when every call of the model is answered.
 
-        `now_ns`: nanoseconds since 1970. `environment`: of the tools, shown if `system_state` is on. `extra`: more lines.
+        `now_ns`: nanoseconds since 1970 (None: when the log's newest event came, so that a run that was killed here and
+        goes on says the same). `environment`: of the tools, shown if `system_state` is on. `extra`: more lines.
         """
         self.history.read()
-        text = spell([*self.readings(now_ns, environment), *extra])
+        now = self.history.last_ns if now_ns is None else now_ns
+        text = spell([*self.readings(now, environment), *extra])
         mode = self._choose(text)
         if text == self.history.status and not self._is_far(mode):
             return None

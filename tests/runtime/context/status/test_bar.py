@@ -211,6 +211,21 @@ def test_a_status_whose_turn_is_left_out_stands_at_the_tail(
     assert places == {False, True}
 
 
+def test_a_run_that_was_killed_says_the_same(log: EventLog) -> None:
+    begin(log)
+    call(log, "bash", {}, "ok")
+
+    def bar() -> StatusBar:
+        return StatusBar(log, techniques=Techniques.all(), time_sense=TimeSense(100))
+
+    seq = bar().update(environment=Environment("/repo"))
+    assert seq is not None
+    assert "time: 2023-11-14T22:13:25Z" in log.text(log.event(seq))
+    assert bar().update(environment=Environment("/repo")) is None
+    call(log, "bash", {}, "ok")
+    assert bar().update(environment=Environment("/repo")) is not None
+
+
 def test_replay_gives_the_same_bytes(make_set: MakeSet, log: EventLog) -> None:
     bar = StatusBar(log, techniques=Techniques.all(), time_sense=TimeSense(60), mode=Mode.APPEND)
     contexts = run(log, make_set(techniques=Techniques.all()), bar, 5)
