@@ -58,6 +58,13 @@ def add_serve(commands: Any) -> None:
         help="largest request body (default: 32MiB)",
     )
     group.add_argument(
+        "--chat-template-timeout",
+        type=number(0.1, 600),
+        default=default.chat_template_timeout_s,
+        metavar="SECONDS",
+        help="how long the chat template may take for one conversation (default: %(default)s)",
+    )
+    group.add_argument(
         "--response-store",
         type=Path,
         metavar="FILE",
@@ -98,6 +105,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
+        chat_template_timeout_s=args.chat_template_timeout,
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
         explain_memory_bytes=args.explain_memory_bytes,

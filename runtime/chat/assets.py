@@ -10,6 +10,7 @@ from deeproot.engine.grammar import TokenBytes
 from deeproot.runtime.chat.errors import ModelFilesError, TemplateError
 from deeproot.runtime.chat.folder_vocabulary import read_json
 from deeproot.runtime.chat.template import ChatTemplate
+from deeproot.runtime.chat.template_programs import Templates
 from deeproot.runtime.chat.tokenizer import Tokenizer
 
 _END_OF_TURN = frozenset(
@@ -76,17 +77,23 @@ class ModelAssets:
         """What the engine must know of the vocabulary to hold outputs to a grammar."""
         return TokenBytes(self.tokenizer.pieces, self.tokenizer.special_ids, self.end_token_ids)
 
-    def chat_template(self, source: str | None = None, *, keep_thinking: bool = False) -> ChatTemplate:
+    def chat_template(
+        self,
+        source: str | None = None,
+        *,
+        keep_thinking: bool = False,
+        programs: Templates | None = None,
+    ) -> ChatTemplate:
         """The model's template, or the given Jinja source in its place; TemplateError if there is none.
 
-        `keep_thinking`: see `kept_thinking`.
+        `keep_thinking`, `programs`: see `ChatTemplate`.
         """
         sources = {"default": source} if source is not None else self.chat_templates
         if not sources:
             raise TemplateError(
                 f"{self.name} has no chat template: use the completions API, or give one with --chat-template"
             )
-        return ChatTemplate(sources, self.tokenizer, keep_thinking=keep_thinking)
+        return ChatTemplate(sources, self.tokenizer, keep_thinking=keep_thinking, programs=programs)
 
 
 def from_gguf_metadata(metadata: Mapping[str, Any], name: str) -> ModelAssets:

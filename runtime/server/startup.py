@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.client import EngineClient, EngineTransport
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
@@ -33,7 +34,9 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     """
     with loading_progress(state.model_names[0]) as on_loading:
         transport = ProcessTransport(options, state.options.log_level, state.options.log_format, on_loading)
-        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
+        # They end with this process, whose end closes their standard input.
+        programs = TemplateProcesses(state.options.chat_template_timeout_s)
+        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options, programs)))
         try:
             await open_for_requests(state, transport, texts, options)
         except BaseException:
