@@ -106,6 +106,8 @@ class ServerOptions:
     response_store_bytes: int = 64 * 2**20
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
+    dollars_per_hour: float | None = None
+    """What the machine costs, for the prices that the server tells; None: not known."""
     log_level: str = "info"
     log_format: LogFormat = "text"
 

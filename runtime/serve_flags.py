@@ -85,6 +85,12 @@ def add_serve(commands: Any) -> None:
         help="for the latest sequences, to explain misses by; 0 switches that off (default: 32MiB)",
     )
     group.add_argument(
+        "--dollars-per-hour",
+        type=number(0, 1e6),
+        metavar="DOLLARS",
+        help="what this machine costs, for the prices of /v1/cache/price (default: not known)",
+    )
+    group.add_argument(
         "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"
     )
     group.add_argument(
@@ -109,6 +115,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
         explain_memory_bytes=args.explain_memory_bytes,
+        dollars_per_hour=args.dollars_per_hour,
         log_level=args.log_level,
         log_format=args.log_format,
     )

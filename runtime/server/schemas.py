@@ -15,6 +15,7 @@ MAX_TOOLS = 512
 MAX_PROMPTS = 128
 
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=1024)]
 Choices = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -174,7 +175,7 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsOptions | None = None

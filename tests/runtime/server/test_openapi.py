@@ -15,6 +15,8 @@ PATHS = {
     "/v1/models",
     "/tokenize",
     "/detokenize",
+    "/v1/cache/probe",
+    "/v1/cache/price",
 }
 
 
