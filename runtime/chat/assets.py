@@ -7,6 +7,7 @@ from typing import Any
 
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.grammar import TokenBytes
+from deeproot.engine.text_files import read_text
 from deeproot.runtime.chat.errors import ModelFilesError, TemplateError
 from deeproot.runtime.chat.folder_vocabulary import read_json
 from deeproot.runtime.chat.template import ChatTemplate
@@ -28,6 +29,9 @@ _END_OF_TURN = frozenset(
     ]
 )
 _END_OF_TEXT = frozenset(["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]"])
+
+_MAX_TEMPLATE_BYTES = 2**20
+"""The longest known have some 30 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +164,9 @@ def _folder_templates(folder: Path) -> dict[str, str]:
                 )
             templates[str(entry["name"])] = str(entry["template"])
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
+        templates[path.stem] = read_text(path, _MAX_TEMPLATE_BYTES)
     if (folder / "chat_template.jinja").is_file():
-        templates["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        templates["default"] = read_text(folder / "chat_template.jinja", _MAX_TEMPLATE_BYTES)
     return templates
 
 
