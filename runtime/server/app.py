@@ -25,6 +25,8 @@ from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
 from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest, RequestModel
 from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.server.tokenize_routes import DetokenizeRequest, TokenizeRequest
+from deeproot.runtime.server.working_sets_api import routes as working_sets_routes
+from deeproot.runtime.server.working_sets_api.schemas import CompleteRequest, CreateWorkingSet, NewEvents
 
 _BODIES: tuple[type[RequestModel], ...] = (
     ChatCompletionRequest,
@@ -34,6 +36,9 @@ _BODIES: tuple[type[RequestModel], ...] = (
     ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    CreateWorkingSet,
+    NewEvents,
+    CompleteRequest,
     ProbeRequest,
     PriceRequest,
 )
@@ -52,6 +57,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(messages_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(responses_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(working_sets_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(tokenize_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(cache_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)

@@ -190,17 +190,15 @@ class GenerationRequest(RequestModel):
     deeproot: OwnOptions | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
-    """`POST /v1/chat/completions`."""
+class ChatOptions(GenerationRequest):
+    """What a chat completion says beside its conversation."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     """Go on with the last message instead of answering it."""
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -208,6 +206,13 @@ class ChatCompletionRequest(GenerationRequest):
     """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
     context_management: ContextManagement | None = None
+
+
+class ChatCompletionRequest(ChatOptions):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
 
 
 class CompletionRequest(GenerationRequest):
