@@ -47,6 +47,10 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     token_ids: bytes
     """int32, native byte order, at least one token."""
     sampling: SamplingParams
+    priority: int = 0
+    """Lower is more important."""
+    tenant: bytes = b""
+    """Whose request it is, for limits and fairness: a digest of the key that it came with; empty if none was asked for."""
     namespace: bytes = b""
     """Requests of different namespaces share no cached prefix."""
     seen: int = 0

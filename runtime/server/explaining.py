@@ -16,6 +16,7 @@ from deeproot.runtime.explain.report import Explanation
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
 from deeproot.runtime.server.schemas import GenerationRequest
 from deeproot.runtime.server.state import Serving
@@ -36,6 +37,18 @@ class Asker:
     wants_explanation: bool
     since: str | None
     """The id of an earlier answer to compare with."""
+    priority: int = 0
+    """Lower is more important."""
+
+    def named(self, request: AddRequest, seen: int = 0) -> AddRequest:
+        """A request with what the engine has to know of who asks. seen: see `AddRequest`."""
+        return msgspec.structs.replace(
+            request,
+            namespace=self.tenant.namespace,
+            tenant=self.tenant.owner,
+            priority=self.priority,
+            seen=seen,
+        )
 
 
 def asker_of(request: Request, body: GenerationRequest) -> Asker:
@@ -46,7 +59,7 @@ def asker_of(request: Request, body: GenerationRequest) -> Asker:
     own = body.deeproot
     since = own.since if own is not None else None
     wants = said in _TRUE or bool(own is not None and own.explain)
-    return Asker(tenant_of(request, body.cache_salt), wants, since)
+    return Asker(tenant_of(request, body.cache_salt), wants, since, priority_of(request, body.priority))
 
 
 def explained(
@@ -59,18 +72,14 @@ def explained(
                 "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
                 "deeproot.explain",
             )
-        told = [msgspec.structs.replace(one, namespace=asker.tenant.namespace) for one in requests]
-        return None, tuple(told)
+        return None, tuple(map(asker.named, requests))
     engine = serving.client.num_restarts
     pending = []
     for request in requests:
         ids = np.frombuffer(request.token_ids, dtype=np.int32)
         pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
-    told = [
-        msgspec.structs.replace(request, namespace=asker.tenant.namespace, seen=known.common)
-        for request, known in zip(requests, pending, strict=True)
-    ]
-    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
+    told = tuple(asker.named(request, known.common) for request, known in zip(requests, pending, strict=True))
+    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), told
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from deeproot.runtime.process_transport import ProcessTransport
 from deeproot.runtime.progress import loading_progress
 from deeproot.runtime.server.state import ServerState, Serving
 from deeproot.runtime.speech import Texts, load_texts, make_speech
-from deeproot.scheduler.messages import TokenOutput, Usage
+from deeproot.scheduler.messages import AddRequest, TokenOutput, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +50,12 @@ async def open_for_requests(
 ) -> None:
     """Start an engine and let requests in when it and the model's texts are there. Raises SetupError."""
 
-    def account(last: TokenOutput) -> None:
+    def account(last: TokenOutput, request: AddRequest) -> None:
         state.metrics.count_tokens(last)
         if state.serving is not None:
             state.serving.explainer.ended(last)
         if last.usage is not None:
+            state.limits.spend(request.tenant, last.usage)
             log_end(last, last.usage)
 
     def refresh(info: EngineInfo) -> None:
