@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from deeproot.scheduler.config import SpeculationConfig
+from deeproot.scheduler.config import Policy, SpeculationConfig
 
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -60,6 +60,12 @@ class EngineOptions:
     """Tokens of prompt and output together; None: what the model and the KV pool allow."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
+    schedule_policy: Policy = "hrrn"
+    """Which waiting request starts next."""
+    reserve_output_tokens: int = 128
+    """Tokens of output for which each running request keeps room when another starts."""
+    max_itl_ms: float = 200.0
+    """How long a step may take while requests write; prompts are computed in smaller chunks then. 0: as long as it takes."""
     speculative_config: SpeculationConfig | None = None
     """How tokens are guessed ahead; None: not at all."""
     overlap: Overlap = "auto"

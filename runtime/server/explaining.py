@@ -38,10 +38,9 @@ class Asker:
     since: str | None
     """The id of an earlier answer to compare with."""
     priority: int = 0
-    """Lower is more important."""
 
-    def named(self, request: AddRequest, seen: int = 0) -> AddRequest:
-        """A request with what the engine has to know of who asks. seen: see `AddRequest`."""
+    def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
+        """The request with what the engine has to know of who asks."""
         return msgspec.structs.replace(
             request,
             namespace=self.tenant.namespace,
@@ -72,14 +71,14 @@ def explained(
                 "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
                 "deeproot.explain",
             )
-        return None, tuple(map(asker.named, requests))
+        return None, tuple(asker.sign(one) for one in requests)
     engine = serving.client.num_restarts
     pending = []
     for request in requests:
         ids = np.frombuffer(request.token_ids, dtype=np.int32)
         pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
-    told = tuple(asker.named(request, known.common) for request, known in zip(requests, pending, strict=True))
-    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), told
+    told = [asker.sign(request, seen=known.common) for request, known in zip(requests, pending, strict=True)]
+    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
 
 
 @dataclass(slots=True)

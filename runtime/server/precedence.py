@@ -29,10 +29,12 @@ def priority_of(request: Request, in_body: int | None) -> int:
         raise invalid(
             f"The header X-Deeproot-Priority is {said[:40]!r}: set it to a whole number.", PRIORITY_HEADER
         )
-    value, field = (int(said), PRIORITY_HEADER) if in_body is None else (in_body, "priority")
-    if abs(value) > MAX_PRIORITY:
-        raise invalid(f"{field} must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {value}.", field)
-    return value
+    if abs(int(said)) > MAX_PRIORITY:
+        raise invalid(
+            f"The header X-Deeproot-Priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {said}.",
+            PRIORITY_HEADER,
+        )
+    return int(said) if in_body is None else in_body
 
 
 def timeout_of(request: Request, state: ServerState) -> float | None:

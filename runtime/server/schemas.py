@@ -175,8 +175,8 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
-    priority: int | None = None
-    """Lower is more important, as vLLM has it."""
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    """Requests with a lower one start before others and are preempted after them; 0 if not given."""
     cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""
     response_format: ResponseFormat | None = None
