@@ -16,6 +16,7 @@ from deeproot.runtime.explain.report import Explanation
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
 from deeproot.runtime.server.schemas import GenerationRequest
 from deeproot.runtime.server.state import Serving
@@ -57,7 +58,7 @@ def asker_of(request: Request, body: GenerationRequest) -> Asker:
     own = body.deeproot
     since = own.since if own is not None else None
     wants = said in _TRUE or bool(own is not None and own.explain)
-    return Asker(tenant_of(request, body.cache_salt), wants, since, body.priority or 0)
+    return Asker(tenant_of(request, body.cache_salt), wants, since, priority_of(request, body.priority))
 
 
 def explained(

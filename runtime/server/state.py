@@ -13,6 +13,7 @@ from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
 from deeproot.runtime.server.working_sets_api.service import WorkingSetService
@@ -43,11 +44,13 @@ class ServerState:
     serving: Serving | None = None
     responses: ResponseArchive = field(init=False)
     working_sets: WorkingSetService = field(init=False)
+    limits: TenantLimits = field(init=False)
     closing: str | None = None
     """Why no more requests are taken, once the server shuts down."""
 
     def __post_init__(self) -> None:
         """Raises SetupError if a store cannot be opened."""
+        self.limits = TenantLimits(self.options.limits)
         path = self.options.response_store
         try:
             self.responses = ResponseArchive(path, self.options.response_store_bytes)
