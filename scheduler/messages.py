@@ -53,6 +53,8 @@ class Boundary(msgspec.Struct, frozen=True, array_like=True):
     """How long it is to be kept before others, from its last use on; 0: no lease."""
     priority: int = 0
     """0 to 15, among runs of the same zone."""
+    pause: bool = False
+    """The lease is for the time until the conversation goes on, and ends then."""
 
 
 class Hints(msgspec.Struct, frozen=True):
@@ -62,7 +64,8 @@ class Hints(msgspec.Struct, frozen=True):
     owner: bytes = b""
     """Whose leases count together."""
     session: bytes = b""
-    """Requests of one session follow each other: what the newest one leaves of the others is scratch. Empty: none."""
+    """Requests of one session, within a namespace, start in the order in which they came: what the newest one leaves of the
+    others is scratch. Empty: none."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -72,6 +75,10 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     sampling: SamplingParams
     namespace: bytes = b""
     """Requests of different namespaces share no cached prefix."""
+    tenant: bytes = b""
+    """Whose request it is, whatever its namespace."""
+    priority: int = 0
+    """Lower ones start first and are preempted last."""
     seen: int = 0
     """How many of its first tokens the sender knows to have been computed before; if fewer are cached, the engine
     looks whether they were evicted."""
