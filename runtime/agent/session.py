@@ -187,7 +187,7 @@ class Session:
                 needed = set()
             elif event.kind is EventKind.TOOL_RESULT:
                 needed.update(map(str, (event.data.get("facts") or {}).get("needs", ())))
-            elif event.data.get("part") == "usage":
+            elif event.data.get("part") == "usage" and "cached_tokens" in event.data:
                 cached.append(int(event.data["cached_tokens"]))
         return needed, len(cached) > 1 and not any(cached[-2:])
 

@@ -23,6 +23,7 @@ from deeproot.runtime.context import record
 from deeproot.runtime.context.checkpoint.files import Workspace
 from deeproot.runtime.context.compaction.compactor import Compactor
 from deeproot.runtime.context.compaction.strategies import strategies
+from deeproot.runtime.context.cost_oracle import CostOracle
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.invalidation.entities import Version
 from deeproot.runtime.context.invalidation.invalidator import Invalidator
@@ -125,9 +126,11 @@ def build(
     watcher: Watcher,
     max_turns: int = 50,
     prices: Prices | None = None,
+    oracle: CostOracle | None = None,
     waits_s: Sequence[float] = WAITS_S,
 ) -> Session:
-    """The session of a log that `begin` began. Raises SetupError if the tokenizer or the template cannot be read."""
+    """The session of a log that `begin` began. `oracle`: what rewriting a prompt costs (None: tokens are counted, and the
+    server is taken to hold the last prompt). Raises SetupError if the tokenizer or the template cannot be read."""
     working_set = make_working_set(settings)
     known = Invalidator(log)
     running = Running(shell, jail, known) if shell is not None else None
@@ -138,7 +141,7 @@ def build(
         log,
         known=known,
         compactor=Compactor(working_set, budget=settings.budget, strategy=strategy),
-        settler=Settler(working_set, root=jail.root, prices=prices, read=jailed_reader(jail)),
+        settler=Settler(working_set, root=jail.root, prices=prices, oracle=oracle, read=jailed_reader(jail)),
         supervisor=Supervisor(log, known, jail, running, tools, watcher, host_tools.names),
         host_tools=host_tools,
         status=_status(log, settings),

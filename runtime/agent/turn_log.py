@@ -119,7 +119,7 @@ def message_events(message: Message, usage: Usage | None, ttft_s: float | None) 
     if usage is not None:
         counted = record.usage_event(
             prompt_tokens=usage.prompt,
-            cached_tokens=usage.cached or 0,
+            cached_tokens=usage.cached,
             output_tokens=usage.output,
             ttft_s=ttft_s,
         )

@@ -499,3 +499,11 @@ def test_with_a_status_a_run_goes_on_with_the_same_bytes(commit: int, tmp_path: 
             bodies.append(server.bodies[-1])
     assert b"<agent_status>" in bodies[0]
     assert bodies[0] == bodies[1]
+
+
+def test_a_server_that_does_not_say_what_it_cached(log: EventLog, workspace: Path) -> None:
+    """It is not taken for one that has cached nothing."""
+    go(log, workspace, Reply("", [ToolCall("read", {"path": "a.py"})], cached=False), Reply("Done."))
+    first, second = (event.data for event in log.read() if event.data.get("part") == "usage")
+    assert "cached_tokens" not in first
+    assert second["cached_tokens"] > 0
