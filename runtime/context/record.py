@@ -4,10 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.tool_search import shelf_of
 from deeproot.runtime.context.event_log import EventLog, EventLogError, NewEvent
 from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.frozen_tools import spell_tools
 
 
 def policy(log: EventLog, text: str, *, conditions: Sequence[str] = ()) -> int:
@@ -31,11 +30,12 @@ def tools(log: EventLog, schemas: Sequence[Mapping[str, Any]]) -> int:
             schema["function"].get("name"), str
         ):
             raise EventLogError(f"tools[{i}].function.name is missing; give OpenAI's form of a tool")
+    payload = json.dumps(list(schemas))
     try:
-        shelf_of(schemas)
-    except TemplateError as error:
+        spell_tools(payload)
+    except ValueError as error:
         raise EventLogError(str(error)) from None
-    return log.append(EventKind.INSTRUCTION, json.dumps(list(schemas)), data={"part": "tools"}).seq
+    return log.append(EventKind.INSTRUCTION, payload, data={"part": "tools"}).seq
 
 
 def user(log: EventLog, text: str) -> int:
