@@ -109,8 +109,8 @@ def test_a_call_starts_before_the_reply_ends(log: EventLog, workspace: Path) -> 
         ToolCall("read", {"path": "early.txt"}),
     ]
     server, seen, _ = go(log, workspace, Reply("", calls, between=wait_for_file), Reply("Done."))
-    assert met.is_set()
-    assert seen.order.index("-c0-0") < seen.order.index("replied")
+    assert met.is_set(), "the model would have waited in vain"
+    assert seen.order.index("+c0-0") < seen.order.index("replied")
     assert "\nx\n" in result_of(server, "c0-1")
 
 
@@ -507,3 +507,20 @@ def test_a_server_that_does_not_say_what_it_cached(log: EventLog, workspace: Pat
     first, second = (event.data for event in log.read() if event.data.get("part") == "usage")
     assert "cached_tokens" not in first
     assert second["cached_tokens"] > 0
+
+
+def test_long_output_of_a_build_is_staged_as_its_errors(log: EventLog, workspace: Path) -> None:
+    (workspace / "build.py").write_text(
+        "for n in range(400): print(f'gcc -c -O2 -o out/part{n}.o src/part{n}.c')\n"
+        "print('src/nic.c:12:5: error: expected declaration or statement at end of input')\n"
+        "print('make: *** [Makefile:3: out/nic.o] Error 1')\n"
+        "raise SystemExit(2)\n"
+    )
+    build = Reply("", [ToolCall("run", {"command": "python3 build.py"})])
+    server, _, _ = go(log, workspace, build, Reply("Done."))
+    told = result_of(server, "c0-0")
+    assert "src/nic.c:12:5" in told
+    assert "expected declaration or statement" in told
+    assert "part200.o" not in told
+    (result,) = [event for event in log.read() if event.kind.value == "tool_result"]
+    assert b"part200.o" in log.payload(result), "the archive has all of it"
