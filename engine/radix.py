@@ -153,6 +153,24 @@ class RadixCache:
         self.ghosts.add(gone)
         return _join(taken)
 
+    def join(self, node: Node) -> bool:
+        """Put a node and its parent together where nobody could tell the difference; `node` stays the handle."""
+        parent = node.parent
+        if parent is None or parent.parent is None or len(parent.children) > 1 or parent.used > node.used:
+            return False
+        alike = (parent.locks, parent.rank, parent.leases) == (node.locks, node.rank, node.leases)
+        if not alike or len(parent.key) + len(node.key) > _MERGE_BYTES:
+            return False
+        above = parent.parent
+        i = bisect_left(above.child_keys, parent.key)
+        node.key, node.pages = parent.key + node.key, np.concatenate((parent.pages, node.pages))
+        above.child_keys[i], above.children[i] = node.key, node
+        node.start, node.parent = parent.start, above
+        parent.pages, parent.child_keys, parent.children = NO_PAGES, NO_KEYS, NO_CHILDREN
+        self.order.forget(parent)
+        self.num_nodes -= 1
+        return True
+
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, parents first. Walks the whole tree: for checks and displays."""
         stack = [node for root in self._roots.values() for node in root.children]

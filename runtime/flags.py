@@ -158,6 +158,27 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
     )
+    group.add_argument(
+        "--max-lease-s",
+        type=number(0, 1e9),
+        default=default.max_lease_s,
+        metavar="SECONDS",
+        help="longest lease on cached tokens; 0: none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-leases",
+        type=whole(0),
+        default=default.max_leases,
+        metavar="N",
+        help="leases that an API key may have at a time (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-leased-share",
+        type=number(0, 1),
+        default=default.max_leased_share,
+        metavar="SHARE",
+        help="of the KV cache, what an API key may have under leases (default: %(default)s)",
+    )
     group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
 
 

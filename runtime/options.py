@@ -86,6 +86,12 @@ class EngineOptions:
     """Show the thinking of earlier replies where the template would drop it, so that earlier text stays the same."""
     continuation_memory_bytes: int = 64 * 2**20
     """For the ids of replies, so that a conversation goes on with the very tokens it had; 0 switches that off."""
+    max_lease_s: float = 3600.0
+    """Longest lease on cached tokens, in seconds."""
+    max_leases: int = 256
+    """Leases that an API key may have at a time."""
+    max_leased_share: float = 0.5
+    """Of the KV cache, what an API key may have under leases."""
     seed: int = 0
     """Of requests without a seed of their own, and of dummy weights."""
 

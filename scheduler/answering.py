@@ -27,7 +27,7 @@ def answer(scheduler: Scheduler, question: Question) -> Answer:
         cached = tuple(scheduler.cache.probe(ids, question.namespace) for ids in question.prompts)
         return ProbeAnswer(cached, scheduler.prefill_rate.tokens_per_second)
     if isinstance(question, HoldQuestion):
-        held = scheduler.claims.hold(question.rid, question.boundaries, pause=question.pause)
+        held = scheduler.claims.hold(question.rid, question.boundaries)
         return HoldAnswer(held)
     return _tree(scheduler, question)
 

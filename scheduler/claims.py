@@ -18,6 +18,7 @@ from deeproot.scheduler.messages import Boundary
 from deeproot.scheduler.request import Request
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 _MAX_TAILS = 4096
 """Ended requests, and sessions, that are remembered."""
@@ -45,6 +46,7 @@ class Claims:
         self.hits = dict.fromkeys(EvictionClass, 0)
         """Tokens in whole pages under a lease that requests found cached, by class."""
         self._recent: OrderedDict[str, Tail] = OrderedDict()
+        self._early: OrderedDict[str, Sequence[Boundary]] = OrderedDict()
         self._sessions: OrderedDict[tuple[bytes, bytes], Tail] = OrderedDict()
 
     def tick(self) -> None:
@@ -69,8 +71,11 @@ class Claims:
         hints, node = request.hints, request.node
         assert hints is not None
         assert node is not None
-        for lease in [lease for step in _path(node) for lease in step.leases if lease.pause]:
+        pauses = {lease for step in _path(node) for lease in step.leases if lease.pause}
+        for lease in pauses:
             self._cache.leases.drop(lease)
+        if pauses:
+            self._join(node)
         tail = Tail(ref(node), node.end, hints.owner)
         _put(self._recent, request.rid, tail)
         if hints.session:
@@ -79,16 +84,22 @@ class Claims:
             if before is not None:
                 tail.leases = [lease for lease in before.leases if lease.node is not None]
             _put(self._sessions, key, tail)
+        early = self._early.pop(request.rid, None)
+        if early is not None:
+            self.hold(request.rid, early)
 
-    def hold(self, rid: str, boundaries: Sequence[Boundary], *, pause: bool) -> int:
+    def hold(self, rid: str, boundaries: Sequence[Boundary]) -> int:
         """Lease runs of an ended request's sequence; they take the place of those that its session had.
 
-        boundaries: their ends in order. pause: only until the conversation goes on. Returns how many leases run; 0 also
-        if the request is not remembered.
+        boundaries: their ends in order. Returns how many leases run; 0 also if the request is not known: one whose last
+        step is still in flight is held when that has landed.
         """
         tail = self._recent.get(rid)
-        node = None if tail is None else _living(tail.node())
-        if tail is None or node is None:
+        if tail is None:
+            _put(self._early, rid, boundaries)
+            return 0
+        node = _living(tail.node())
+        if node is None:
             return 0
         leases = self._cache.leases
         leases.expire(self._clock())
@@ -106,12 +117,19 @@ class Claims:
                     self._cache.node_at(node, start)
                 rank = rank_of(EvictionClass(boundary.zone), boundary.priority)
                 last = self._cache.node_at(node, stop)
-                lease = Lease(tail.owner, rank, boundary.lease_s, 0.0, start, last, pause)
+                lease = Lease(tail.owner, rank, boundary.lease_s, 0.0, start, last, boundary.pause)
                 if leases.place(lease):
                     placed += 1
                     tail.leases.append(lease)
             start = stop
         return placed
+
+    def _join(self, node: Node) -> None:
+        """Nodes that leases had kept apart become one again, so that a conversation stays a few of them."""
+        step: Node | None = node
+        while step is not None:
+            if not self._cache.join(step):
+                step = step.parent
 
     def leave(self, namespace: bytes, session: bytes, keep: int) -> int:
         """A session gives up all its tokens after the first `keep`; returns how many pages became scratch for that."""
@@ -170,8 +188,8 @@ def _living(node: Node | None) -> Node | None:
     return None if node is None or node.parent is None else node
 
 
-def _put(line: "OrderedDict[K, Tail]", key: K, tail: Tail) -> None:
-    line[key] = tail
+def _put(line: "OrderedDict[K, V]", key: K, value: V) -> None:
+    line[key] = value
     line.move_to_end(key)
     if len(line) > _MAX_TAILS:
         line.popitem(last=False)

@@ -53,6 +53,8 @@ class Boundary(msgspec.Struct, frozen=True, array_like=True):
     """How long it is to be kept before others, from its last use on; 0: no lease."""
     priority: int = 0
     """0 to 15, among runs of the same zone."""
+    pause: bool = False
+    """The lease is for the time until the conversation goes on, and ends then."""
 
 
 class Hints(msgspec.Struct, frozen=True):

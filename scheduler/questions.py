@@ -67,8 +67,7 @@ class HoldQuestion(msgspec.Struct, frozen=True, tag="hold"):
 
     rid: str
     boundaries: tuple[Boundary, ...]
-    pause: bool = False
-    """Only until the conversation goes on."""
+    """Their ends in order."""
 
 
 class HoldAnswer(msgspec.Struct, frozen=True, tag="hold"):

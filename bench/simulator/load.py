@@ -54,9 +54,9 @@ class Fleet:
         roots = [_tokens(rng, self.root_tokens) for _ in range(self.kinds)]
         now, number = 0.0, 0
         while True:
-            now += float(rng.exponential(self.arrival_s))
             own = np.random.default_rng((seed, number))
             yield now, self._session(own, roots[number % self.kinds], f"agent {number}", now)
+            now += float(rng.exponential(self.arrival_s))
             number += 1
 
     def _session(self, rng: np.random.Generator, root: Int32Array, name: str, now: float) -> Source:

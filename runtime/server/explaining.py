@@ -14,6 +14,7 @@ from deeproot.runtime.explain.explainer import Explainer, Pending
 from deeproot.runtime.explain.history import Chat, Tenant
 from deeproot.runtime.explain.report import Explanation
 from deeproot.runtime.output_text import OutputText
+from deeproot.runtime.server.cache_marks import session_of
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.precedence import priority_of
@@ -38,6 +39,8 @@ class Asker:
     since: str | None
     """The id of an earlier answer to compare with."""
     priority: int = 0
+    session: bytes = b""
+    """Empty: none is named."""
 
     def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
         """The request with what the engine has to know of who asks."""
@@ -51,14 +54,20 @@ class Asker:
 
 
 def asker_of(request: Request, body: GenerationRequest) -> Asker:
-    """Raises a 400 for a header that says neither yes nor no."""
+    """Raises a 400 for a header that says neither yes nor no, or another session than the body."""
     said = request.headers.get(HEADER, "").strip().lower()
     if said not in _TRUE + _FALSE:
         raise invalid(f"The header X-Deeproot-Explain is {said!r}: set it to 1 or 0.", "X-Deeproot-Explain")
     own = body.deeproot
     since = own.since if own is not None else None
     wants = said in _TRUE or bool(own is not None and own.explain)
-    return Asker(tenant_of(request, body.cache_salt), wants, since, priority_of(request, body.priority))
+    return Asker(
+        tenant_of(request, body.cache_salt),
+        wants,
+        since,
+        priority_of(request, body.priority),
+        session_of(request, body),
+    )
 
 
 def explained(

@@ -1,5 +1,6 @@
 """What a server knows; it hangs on `app.state` and is handed to the routes."""
 
+import asyncio
 import random
 import sqlite3
 import time
@@ -16,8 +17,10 @@ from deeproot.runtime.server.errors import unavailable
 from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
+from deeproot.runtime.server.shared_roots import SharedRoots
 from deeproot.runtime.server.working_sets_api.service import WorkingSetService
 from deeproot.runtime.speech import Speech
+from deeproot.runtime.tool_pauses import ToolPauses
 
 
 @dataclass(slots=True)
@@ -31,6 +34,10 @@ class Serving:
     continuations: Continuations
     explainer: Explainer
     searches: SearchMemory = field(default_factory=SearchMemory)
+    pauses: ToolPauses = field(default_factory=ToolPauses)
+    roots: SharedRoots = field(default_factory=SharedRoots)
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    """What is being told to the engine beside the answers."""
 
 
 @dataclass(slots=True)

@@ -328,6 +328,15 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
         abandon(self.tree.order, node, self.tree.node_at(node, kept * 4), end * 4)
         self.model.abandon(ids[:end], kept)
 
+    @rule(base=st.integers(0, 99), cut=st.integers(0, 99))
+    def join(self, base: int, cut: int) -> None:
+        ids = self.full(base, cut, [])
+        node = self.tree.match(as_bytes(ids)).node
+        self.model.touch_path(ids[: self.model.whole_pages(ids)])
+        while node.parent is not None:
+            if not self.tree.join(node):
+                node = node.parent
+
     @invariant()
     def leases_agree(self) -> None:
         if not hasattr(self, "now"):

@@ -36,8 +36,8 @@ def serve(scheduler: Scheduler, rid: str, ids: list[int], **hints: Any) -> None:
     run(scheduler)
 
 
-def hold(scheduler: Scheduler, rid: str, *boundaries: Boundary, pause: bool = False) -> int:
-    told = answer(scheduler, HoldQuestion(rid, boundaries, pause))
+def hold(scheduler: Scheduler, rid: str, *boundaries: Boundary) -> int:
+    told = answer(scheduler, HoldQuestion(rid, boundaries))
     assert isinstance(told, HoldAnswer)
     return told.num_leases
 
@@ -152,13 +152,36 @@ def test_a_pause_ends_when_its_conversation_goes_on() -> None:
     clock = Clock()
     scheduler = small(clock)
     serve(scheduler, "a", [1] * 16)
-    assert hold(scheduler, "a", Boundary(8, 2, 60), Boundary(EVERYTHING, 1, 60), pause=True) == 2
+    waits = (Boundary(8, 2, 60, pause=True), Boundary(EVERYTHING, 1, 60, pause=True))
+    assert hold(scheduler, "a", *waits) == 2
     serve(scheduler, "other", [2] * 8)
     assert len(scheduler.cache.leases) == 2
     serve(scheduler, "b", [1] * 16 + [3] * 4)
     assert len(scheduler.cache.leases) == 0
     hits = scheduler.claims.hits
     assert (hits[EvictionClass.TRUNK], hits[EvictionClass.LEAF]) == (8, 8)
+
+
+def test_a_long_conversation_with_pauses_stays_a_few_nodes() -> None:
+    scheduler = make_scheduler(page_size=4, num_pages=64, budget=32, max_len=256)
+    ids = [1] * 8
+    for turn in range(20):
+        serve(scheduler, str(turn), ids)
+        hold(
+            scheduler,
+            str(turn),
+            Boundary(len(ids), 2, 60, pause=True),
+            Boundary(EVERYTHING, 1, 60, pause=True),
+        )
+        ids = [*ids, *([turn] * 8)]
+    assert scheduler.cache.num_nodes < 6
+
+
+def test_a_request_may_be_held_before_it_has_ended() -> None:
+    scheduler = small(Clock())
+    assert hold(scheduler, "a", all_of(EvictionClass.ROOT, 10)) == 0
+    serve(scheduler, "a", [1] * 16)
+    assert len(scheduler.cache.leases) == 1
 
 
 def test_owners_are_bounded_and_apart() -> None:
@@ -213,8 +236,8 @@ class HintedLoad(AnyLoad):
         pause=st.booleans(),
     )
     def hold(self, which: int, ends: list[int], zone: int, lease_s: float, pause: bool) -> None:
-        boundaries = [Boundary(end, zone, lease_s) for end in sorted(ends)]
-        self.scheduler.claims.hold(str(which % self.count + 1), boundaries, pause=pause)
+        boundaries = [Boundary(end, zone, lease_s, pause=pause) for end in sorted(ends)]
+        self.scheduler.claims.hold(str(which % self.count + 1), boundaries)
 
     @rule(seconds=st.floats(0.0, 3.0))
     def wait(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ from deeproot.scheduler.config import POLICIES, Policy, SchedulerConfig
 def crowd() -> list[Beginnings]:
     """More than the device can do, so that a queue forms."""
     small = Fleet(arrival_s=1.0, root_tokens=600, turns=Spread(5, 0.6), window=4000)
-    return [small.sources(1), Flood(arrival_s=0.12, prompt=Spread(900, 0.9), window=4000).sources(2)]
+    return [small.sources(1), Flood(arrival_s=0.09, prompt=Spread(900, 0.9), window=4000).sources(2)]
 
 
 def simulate(policy: Policy = "hrrn", most: int = 150, num_pages: int = 300, **config: object) -> Simulation:
