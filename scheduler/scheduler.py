@@ -43,6 +43,11 @@ _GRACE_STEPS = 4
 _FIRST_RATE = 1000.0
 """Tokens of prompts a second, before any have been computed."""
 
+_NO_NUMBERS = (
+    "the model computed logits that are no numbers (NaN or infinite), so nothing can be sampled from them: if this happens "
+    "to other requests too, the weights or the dtype are to blame"
+)
+
 
 class Scheduler:
     """Runs requests over one model, pool and cache. Not thread-safe: one thread calls it."""
@@ -199,27 +204,33 @@ class Scheduler:
             landed = landed.without([request.row for request in self.leaving])
             self.counters.surplus += len(step.batch.input_ids) - landed.num_computed
         table.num_computed[landed.rows] += landed.certain
+        unsound = landed.unsound()
         if len(step.batch.input_ids) > len(step.rows):
-            for row in landed.rows[landed.certain > 1].tolist():
+            # What requests have computed that is no number must not be found by others.
+            sound = ~np.isin(landed.rows, [*landed.sampling_rows[unsound], *landed.unsound_chunks])
+            for row in landed.rows[(landed.certain > 1) & sound].tolist():
                 self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
         errors = errors_of(table.constraints, landed.sampling_rows) if table.constraints else {}
+        errors |= dict.fromkeys(unsound, _NO_NUMBERS)
         for i in sorted({*(appended.stopped | appended.full).nonzero()[0].tolist(), *errors}):
             last = int(appended.last[i])
             request = table.request(int(landed.sampling_rows[i]))
             if i in errors:
-                output = TokenOutput(
-                    request.rid, None, error=f"the output's form cannot be kept: {errors[i]}"
-                )
-                new[last] = self._end(request, "error", output)
+                output = TokenOutput(request.rid, None, error=errors[i])
+                new[last] = self._end(request, "error", output, keep=i not in unsound)
             else:
                 new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
         if self._constraints is not None and table.constraints:
             self._constraints.follow(table.constraints, appended.rows, new)
-        return outputs + new
+        return outputs + new + [self._end_unsound(row) for row in landed.unsound_chunks.tolist()]
+
+    def _end_unsound(self, row: int) -> TokenOutput:
+        request = self.table.request(row)
+        return self._end(request, "error", TokenOutput(request.rid, None, error=_NO_NUMBERS), keep=False)
 
     def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
         return ~np.isin(rows, [request.row for request in self.leaving])
