@@ -105,6 +105,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         speculative_config=args.speculative_config,
         overlap=args.overlap,
         enforce_eager=args.enforce_eager,
+        deterministic=args.deterministic,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,
