@@ -16,7 +16,7 @@ from deeproot.engine.grammar_llguidance import LLGuidanceBackend
 from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
-from deeproot.engine.loading import LoadedModel, load_model, make_attention
+from deeproot.engine.loading import LoadedModel, faster_model, load_model, make_attention
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
 from deeproot.engine.sampling_choice import choose_sampler
@@ -182,10 +182,11 @@ def _make_runner(
     options: EngineOptions, loaded: LoadedModel, pool: KVPool, attention: AttentionBackend
 ) -> Runner:
     device, graphs = loaded.device, None
+    model = faster_model(loaded, attention)
     if device.type == "cuda" and not options.enforce_eager:
         sizes = graph_sizes(options.max_num_seqs)
-        graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
-    runner = Runner(loaded.model, pool, attention, device, graphs, choose_sampler(device))
+        graphs = DecodeGraphs(model, pool, attention, sizes, device, CudaCapture())
+    runner = Runner(model, pool, attention, device, graphs, choose_sampler(device))
     _capture_graphs(runner)
     return runner
 
