@@ -7,14 +7,18 @@ own, which is what servers do; `engine_thread.ThreadTransport` in a thread of th
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import SetupError
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.stats import EngineStats
+
+A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,13 @@ class EngineTransport(Protocol):
 
     def submit(self, message: AddRequest | AbortRequest) -> None:
         """Send a message; returns at once. May be called from any thread."""
+
+    def ask(self, question: Question) -> "Future[Answer]":
+        """Send a question, which is answered between two steps; returns at once. May be called from any thread.
+
+        The future is cancelled, or has EngineUnavailable, if the engine ends first.
+        """
+        ...
 
     def stats(self) -> EngineStats | None:
         """The engine's newest figures; None while there is no engine."""
@@ -132,6 +143,20 @@ class EngineClient:
     def stats(self) -> EngineStats | None:
         """The engine's newest figures; None while there is no engine."""
         return self._transport.stats()
+
+    async def ask(self, question: Question, kind: type[A]) -> A:
+        """The answer, which is of `kind`. Raises EngineUnavailable."""
+        if self._failure is not None:
+            raise EngineUnavailable(self._failure)
+        future = self._transport.ask(question)
+        try:
+            answer = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if future.cancelled():  # by the engine's end, and not by whoever asks
+                raise EngineUnavailable("The engine has been stopped.") from None
+            raise
+        assert isinstance(answer, kind), f"{type(answer).__name__} is no answer to {type(question).__name__}"
+        return answer
 
     def generate(self, requests: Sequence[AddRequest]) -> "Generation":
         """A generation over one or more requests, submitted together when it is entered."""

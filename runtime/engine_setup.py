@@ -27,6 +27,7 @@ from deeproot.runtime.speech import Speech, load_texts, make_speech
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints
 from deeproot.scheduler.messages import AddRequest, SamplingParams
+from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.stats import Counters
 
@@ -268,3 +269,4 @@ def _warm_up(scheduler: Scheduler) -> None:
         raise SetupError(f"the model failed on its first tokens: {errors[0]}")
     scheduler.pool.free(scheduler.cache.evict(scheduler.cache.num_pages))
     scheduler.counters = Counters()
+    scheduler.prefill_rate = PrefillRate()

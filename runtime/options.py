@@ -102,8 +102,16 @@ class ServerOptions:
     response_store: Path | None = None
     """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
     response_store_bytes: int = 64 * 2**20
+    working_set_store: Path | None = None
+    """A folder for clients' working sets; None: kept in memory, and gone when the server ends."""
+    max_working_sets: int = 64
+    """Of one client."""
+    working_set_bytes: int = 64 * 2**20
+    """Of the events of one client's working sets."""
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
+    dollars_per_hour: float | None = None
+    """What the machine costs, for the prices that the server tells; None: not known."""
     log_level: str = "info"
     log_format: LogFormat = "text"
 

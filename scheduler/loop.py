@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
@@ -40,7 +40,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._emit = emit
         self._inbox: deque[Message] = deque()
-        self._questions: deque[Callable[[], None]] = deque()
+        self._questions: deque[tuple[Future[Any], Callable[[], None]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._stats = take_stats(scheduler)
@@ -70,7 +70,7 @@ class EngineLoop:
             if self._stopping:
                 future.cancel()
             else:
-                self._questions.append(answer)
+                self._questions.append((future, answer))
                 self._wake.notify()
         return future
 
@@ -86,6 +86,15 @@ class EngineLoop:
 
     def run(self) -> None:
         """Step until `stop`."""
+        try:
+            self._run()
+        finally:
+            with self._wake:
+                self._stopping = True
+                for future, _ in self._questions:
+                    future.cancel()
+
+    def _run(self) -> None:
         stopping = False
         while not stopping:
             with self._wake:
@@ -95,7 +104,7 @@ class EngineLoop:
                 self._questions.clear()
                 stopping = self._stopping
             outputs = self._take(messages)
-            for answer in questions:
+            for _, answer in questions:
                 answer()
             outputs += self._abort_all() if stopping else self._scheduler.step()
             self._stats = take_stats(self._scheduler)

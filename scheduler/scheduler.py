@@ -10,7 +10,9 @@ noticed one step late; what the step in flight computes for it is thrown away, a
 step in flight uses them. Without overlap the same code runs with nothing in flight between steps.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
 from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
+from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
@@ -42,8 +45,9 @@ class Scheduler:
         pool: KVPool,
         runner: Forward,
         constraints: Constraints | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without `constraints`, requests with a grammar are refused."""
+        """Without `constraints`, requests with a grammar are refused. clock: seconds, from any start."""
         capacity = pool.num_pages * pool.page_size
         if cache.page_size != pool.page_size:
             raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
@@ -58,6 +62,9 @@ class Scheduler:
         self.runner = runner
         self.table = RunningTable(config, pool.page_size)
         self.counters = Counters()
+        self.prefill_rate = PrefillRate()
+        self._clock = clock
+        self._landed = 0.0
         self.arrivals = Arrivals(config.max_model_len, constraints, self.counters)
         self._admission = Admission(cache, pool, self.table)
         self._constraints = constraints
@@ -148,10 +155,11 @@ class Scheduler:
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
+        launched = self._clock()
         try:
-            self.flights.append(Flight(step, self.runner.launch(step.batch)))
+            self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
         except Exception as error:
-            self.flights.append(Flight(step, Failed(error)))
+            self.flights.append(Flight(step, Failed(error), launched))
             return False
         return True
 
@@ -163,12 +171,21 @@ class Scheduler:
         except Exception as error:
             outputs = self._fail(flight.step, error)
         else:
+            self._time(flight)
             outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
         for request in [request for request in self.leaving if not self._is_in_flight(request)]:
             self._holdings.leave(request, keep=self.leaving.pop(request))
         return outputs
+
+    def _time(self, flight: Flight) -> None:
+        """Note how long a step took that has just landed, if it computed prompts."""
+        now, step = self._clock(), flight.step
+        if step.num_drafted is None and len(step.batch.input_ids) >= 2 * len(step.rows):
+            # Steps in flight together run one after another.
+            self.prefill_rate.note(len(step.batch.input_ids), now - max(flight.launched, self._landed))
+        self._landed = now
 
     def _commit(self, step: Step, sampled: Sampled) -> list[TokenOutput]:
         """Book a finished step: computed tokens, cache, new tokens, ends."""

@@ -54,11 +54,15 @@ def tool_result(
     name: str = "",
     exit_code: int | None = None,
     uri: str = "",
+    seconds: float | None = None,
 ) -> int:
-    """A tool's answer, raw. `uri`: what was read or run, if the host knows it better than the tool's name."""
+    """A tool's answer, raw. `uri`: what was read or run, if the host knows it better than the tool's name.
+    `seconds`: how long the tool took, for the time sense of the status."""
     data: dict[str, Any] = {"role": "tool", "message": {"name": name} if name else {}}
     if uri:
         data["uri"] = uri
+    if seconds is not None:
+        data["seconds"] = seconds
     return log.append(EventKind.TOOL_RESULT, payload, data=data, call_id=call_id, exit_code=exit_code).seq
 
 

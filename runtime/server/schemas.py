@@ -15,6 +15,7 @@ MAX_TOOLS = 512
 MAX_PROMPTS = 128
 
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=1024)]
 Choices = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -174,7 +175,7 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsOptions | None = None
@@ -189,17 +190,15 @@ class GenerationRequest(RequestModel):
     deeproot: OwnOptions | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
-    """`POST /v1/chat/completions`."""
+class ChatOptions(GenerationRequest):
+    """What a chat completion says beside its conversation."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     """Go on with the last message instead of answering it."""
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -207,6 +206,13 @@ class ChatCompletionRequest(GenerationRequest):
     """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
     context_management: ContextManagement | None = None
+
+
+class ChatCompletionRequest(ChatOptions):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
 
 
 class CompletionRequest(GenerationRequest):

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -124,6 +125,27 @@ def test_the_engine_dies_in_a_stream_and_a_new_one_serves(server: ServeProcess) 
     reply = ask(server, "y" * 200, max_tokens=2)
     assert reply.status_code == 200
     assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_questions_cross_and_fail_with_the_engine(server: ServeProcess) -> None:
+    def probe() -> httpx.Response:
+        body = {"prompts": [{"prompt": "z" * 100}]}
+        return httpx.post(f"{server.url}/v1/cache/probe", json=body, timeout=TIME_LIMIT_S)
+
+    assert probe().json()["prompts"][0]["cached_tokens"] == 0
+    done = httpx.post(f"{server.url}/v1/completions", json={"prompt": "z" * 100, "max_tokens": 1})
+    assert done.status_code == 200
+    assert probe().json()["prompts"][0]["cached_tokens"] == 100
+    engine = engine_of(server)
+    os.kill(engine, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(probe)
+        time.sleep(0.2)  # so that it is asked before; a 503 either way
+        os.kill(engine, signal.SIGKILL)
+        answer = asked.result(TIME_LIMIT_S)
+    assert answer.status_code == 503
+    wait_until(lambda: is_ready(server), TIME_LIMIT_S)
+    assert probe().json()["prompts"][0]["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
