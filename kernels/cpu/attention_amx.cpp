@@ -15,7 +15,7 @@ constexpr int PART = 32;   // rows that are worked on at a time
 
 struct Memory {
     bf16 *q, *k, *v, *weights;
-    float *scores, *sums, *weight, *top;
+    float *scores[2], *sums, *weight, *top;
     int *low, *high;
 };
 
@@ -28,7 +28,7 @@ struct Shape {
 Memory lay_out(const Shape& s, Scratch& scratch) {
     size_t rows = s.padded(), half = sizeof(bf16), full = sizeof(float);
     size_t sizes[] = {rows * s.wide * half, KEYS * s.wide * half, KEYS * s.wide * half, PART * KEYS * half,
-                      PART * KEYS * full,   rows * s.wide * full, rows * full * 4};
+                      2 * PART * KEYS * full, rows * s.wide * full, rows * full * 4};
     size_t total = 0;
     for (size_t size : sizes) total += (size + 63) / 64 * 64;
     char* at = scratch.get(total);
@@ -42,7 +42,8 @@ Memory lay_out(const Shape& s, Scratch& scratch) {
     m.k = reinterpret_cast<bf16*>(next());
     m.v = reinterpret_cast<bf16*>(next());
     m.weights = reinterpret_cast<bf16*>(next());
-    m.scores = reinterpret_cast<float*>(next());
+    m.scores[0] = reinterpret_cast<float*>(next());
+    m.scores[1] = m.scores[0] + PART * KEYS;
     m.sums = reinterpret_cast<float*>(next());
     m.weight = reinterpret_cast<float*>(next());
     m.top = m.weight + rows;
@@ -53,9 +54,9 @@ Memory lay_out(const Shape& s, Scratch& scratch) {
 
 // Channels [d, d + 32) of a row; zeros past its end, or where there is no row.
 inline __m512i channels(const bf16* row, int d, int dim) {
-    if (row == nullptr) return _mm512_setzero_si512();
     int left = dim - d;
-    return _mm512_maskz_loadu_epi16(left >= 32 ? ~0u : (1u << left) - 1, row + d);
+    __mmask32 there = row == nullptr ? 0 : left >= 32 ? ~0u : (1u << left) - 1;
+    return _mm512_maskz_loadu_epi16(there, row + d);
 }
 
 // Turns a square of 16 x 16 pairs: lines[i] pair j becomes lines[j] pair i.
@@ -88,14 +89,19 @@ inline void turn(__m512i* x) {
 void pack(const Attention& a, const Batch& batch, const Task& task, const Shape& s, int first, int keys, const Memory& m) {
     const int32_t* pages = batch.page_table + task.seq * batch.table_stride;
     const bf16 *k[KEYS], *v[KEYS];
-    for (int j = 0; j < keys; j++) {
-        int at = first + j;
-        k[j] = v[j] = nullptr;
-        if (at < task.low || at >= task.high) continue;
-        long row = (long(pages[at / batch.page_size]) * a.kv_heads + task.head) * batch.page_size + at % batch.page_size;
-        k[j] = static_cast<const bf16*>(a.k) + row * a.head_dim;
-        v[j] = static_cast<const bf16*>(a.v) + row * a.head_dim;
+    int low = std::clamp(task.low - first, 0, keys), high = std::clamp(task.high - first, 0, keys);
+    std::fill(k, k + low, nullptr);
+    std::fill(v, v + low, nullptr);
+    for (int j = low, page = (first + low) / batch.page_size, offset = (first + low) % batch.page_size; j < high; page++) {
+        long row = (long(pages[page]) * a.kv_heads + task.head) * batch.page_size;
+        for (; offset < batch.page_size && j < high; offset++, j++) {
+            k[j] = static_cast<const bf16*>(a.k) + (row + offset) * a.head_dim;
+            v[j] = static_cast<const bf16*>(a.v) + (row + offset) * a.head_dim;
+        }
+        offset = 0;
     }
+    std::fill(k + high, k + keys, nullptr);
+    std::fill(v + high, v + keys, nullptr);
     for (int j = 0; j < keys; j += 16)
         for (int step = 0; step < s.steps(); step++) {
             __m512i lines[16];
@@ -117,32 +123,30 @@ void pack(const Attention& a, const Batch& batch, const Task& task, const Shape&
         }
 }
 
-// Rows of q times the first `keys` keys. HALVES: of 16 rows, 1 or 2.
+// 32 rows of q times keys [j, j + 32) of those packed. HALVES: of 16 rows, 1 or 2.
 template <int HALVES>
-void multiply_keys(const bf16* q, int keys, const Memory& m, const Shape& s) {
-    for (int j = 0; j < keys; j += 32) {
-        const bf16* k = m.k + j / 16 * s.steps() * 512;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int step = 0; step < s.steps(); step++) {
-            _tile_loadd(6, k + step * 512, 64);
-            _tile_loadd(7, k + (s.steps() + step) * 512, 64);
-            _tile_loadd(4, q + step * 32, s.wide * 2);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            if (HALVES == 1) continue;
-            _tile_loadd(5, q + 16 * s.wide + step * 32, s.wide * 2);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-        _tile_stored(0, m.scores + j, KEYS * 4);
-        _tile_stored(1, m.scores + j + 16, KEYS * 4);
+void multiply_keys(const bf16* q, int j, const Memory& m, const Shape& s, float* scores) {
+    const bf16* k = m.k + j / 16 * s.steps() * 512;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int step = 0; step < s.steps(); step++) {
+        _tile_loadd(6, k + step * 512, 64);
+        _tile_loadd(7, k + (s.steps() + step) * 512, 64);
+        _tile_loadd(4, q + step * 32, s.wide * 2);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
         if (HALVES == 1) continue;
-        _tile_stored(2, m.scores + 16 * KEYS + j, KEYS * 4);
-        _tile_stored(3, m.scores + 16 * KEYS + j + 16, KEYS * 4);
+        _tile_loadd(5, q + 16 * s.wide + step * 32, s.wide * 2);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
     }
+    _tile_stored(0, scores + j, KEYS * 4);
+    _tile_stored(1, scores + j + 16, KEYS * 4);
+    if (HALVES == 1) return;
+    _tile_stored(2, scores + 16 * KEYS + j, KEYS * 4);
+    _tile_stored(3, scores + 16 * KEYS + j + 16, KEYS * 4);
 }
 
 // Rows of weights times the first `keys` values, added to the rows' sums.
@@ -188,28 +192,24 @@ inline __m512 exp2_short(__m512 x) {
         _mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
 }
 
-// A row's scores of keys [first, first + keys) become weights.
-void soften(const Attention& a, const Memory& m, const Shape& s, int row, int first, int keys) {
-    float* scores = m.scores + row % PART * KEYS;
-    float factor = a.scale * LOG2_E;
-    if (a.cap) {
-        float inner = a.scale / a.cap;
-        for (int j = 0; j < keys; j += 16) store(scores + j, a.cap * tanhv(load(scores + j) * inner));
-        factor = LOG2_E;
-    }
-    int low = std::clamp(m.low[row] - first, 0, keys), high = std::clamp(m.high[row] - first, 0, keys);
-    std::fill(scores, scores + low, -INFINITY);
-    std::fill(scores + high, scores + keys, -INFINITY);
+// Scores times the scale, capped.
+void cap_scores(const Attention& a, float* scores, int keys) {
+    float inner = a.scale / a.cap;
+    for (int j = 0; j < keys; j += 16) store(scores + j, a.cap * tanhv(load(scores + j) * inner));
+}
+
+float greatest_score(const float* scores, int keys) {
     __m512 found[2] = {_mm512_load_ps(scores), _mm512_load_ps(scores + 16)};
     for (int j = 32; j < keys; j += 32) {
         found[0] = _mm512_max_ps(found[0], _mm512_load_ps(scores + j));
         found[1] = _mm512_max_ps(found[1], _mm512_load_ps(scores + j + 16));
     }
-    float top = std::max(m.top[row], _mm512_reduce_max_ps(_mm512_max_ps(found[0], found[1])) * factor);
-    // A row that has seen nothing yet gets weights near 0, and loses them with its first key.
-    float base = top == -INFINITY ? 0.0f : top, kept = exp2f(m.top[row] - base);
+    return _mm512_reduce_max_ps(_mm512_max_ps(found[0], found[1]));
+}
+
+// Weights 2^(score * factor - base) of a row; their sum.
+float weigh(const float* scores, int keys, float factor, float base, bf16* weights) {
     __m512 scale = _mm512_set1_ps(factor), shift = _mm512_set1_ps(base), total[2] = {};
-    bf16* weights = m.weights + row % PART * KEYS;
     for (int j = 0; j < keys; j += 32) {
         __m512 x = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(scores + j), scale, shift));
         __m512 y = exp2_short(_mm512_fmsub_ps(_mm512_load_ps(scores + j + 16), scale, shift));
@@ -217,11 +217,37 @@ void soften(const Attention& a, const Memory& m, const Shape& s, int row, int fi
         total[1] = _mm512_add_ps(total[1], y);
         _mm512_store_si512(weights + j, (__m512i)_mm512_cvtne2ps_pbh(y, x));
     }
-    m.weight[row] = m.weight[row] * kept + _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
-    m.top[row] = top;
-    if (kept == 1.0f) return;
-    float* sums = m.sums + long(row) * s.wide;
-    for (int d = 0; d < s.wide; d += 16) store(sums + d, load(sums + d) * kept);
+    return _mm512_reduce_add_ps(_mm512_add_ps(total[0], total[1]));
+}
+
+// Scores of `count` rows from `row` on and keys [first, first + keys) become weights, and the rows' states relative to their
+// new greatest scores. meanwhile(): called now and then, work for the tile units.
+template <class Meanwhile>
+void soften(const Attention& a, const Memory& m, const Shape& s, int row, int count, int first, int keys, float* rows,
+            Meanwhile&& meanwhile) {
+    alignas(64) float base[PART], kept[PART] = {};
+    float factor = a.cap ? LOG2_E : a.scale * LOG2_E;
+    for (int r = 0; r < count; r++) {
+        float* scores = rows + r * KEYS;
+        int low = m.low[row + r] - first, high = m.high[row + r] - first;
+        if (a.cap) cap_scores(a, scores, keys);
+        if (low > 0) std::fill(scores, scores + std::min(low, keys), -INFINITY);
+        if (high < keys) std::fill(scores + std::max(high, 0), scores + keys, -INFINITY);
+        float top = std::max(m.top[row + r], greatest_score(scores, keys) * factor);
+        // A row that has seen nothing yet gets weights near 0, and loses them with its first key.
+        base[r] = top == -INFINITY ? 0.0f : top;
+        kept[r] = m.top[row + r] - base[r];
+        m.top[row + r] = top;
+    }
+    for (int r = 0; r < count; r += 16) store(kept + r, exp2v(load(kept + r)));
+    for (int r = 0; r < count; r++) {
+        if (r % 8 == 0) meanwhile();
+        float total = weigh(rows + r * KEYS, keys, factor, base[r], m.weights + r * KEYS);
+        m.weight[row + r] = m.weight[row + r] * kept[r] + total;
+        if (kept[r] == 1.0f) continue;
+        float* sums = m.sums + long(row + r) * s.wide;
+        for (int d = 0; d < s.wide; d += 16) store(sums + d, load(sums + d) * kept[r]);
+    }
 }
 
 void take_rows(const Attention& a, const Batch& batch, const Task& task, const Shape& s, const Memory& m) {
@@ -261,6 +287,36 @@ void keep_states(const Attention& a, const Shape& s, const Memory& m, float* sta
     }
 }
 
+// All rows see the keys that are packed. While one part's scores become weights, the tile units work out the next part's.
+void see(const Attention& a, const Task& task, const Shape& s, int first, const Memory& m) {
+    int keys = std::min(KEYS, (task.high - first + 31) / 32 * 32);
+    auto count_of = [&](int row) { return std::min(PART, s.rows - row); };
+    auto next_part = [&](int row) {
+        while (row < s.rows && (m.high[row + count_of(row) - 1] <= first || m.low[row] >= first + KEYS)) row += PART;
+        return row;
+    };
+    auto multiply = [&](int row, int j, float* scores) {
+        const bf16* q = m.q + long(row) * s.wide;
+        if (count_of(row) <= 16) multiply_keys<1>(q, j, m, s, scores);
+        else multiply_keys<2>(q, j, m, s, scores);
+    };
+    int row = next_part(0), turn = 0;
+    for (int j = 0; j < keys && row < s.rows; j += 32) multiply(row, j, m.scores[0]);
+    while (row < s.rows) {
+        int next = next_part(row + PART), count = count_of(row), j = next < s.rows ? 0 : keys;
+        auto meanwhile = [&] {
+            if (j < keys) multiply(next, j, m.scores[1 - turn]);
+            j += 32;
+        };
+        soften(a, m, s, row, count, first, keys, m.scores[turn], meanwhile);
+        while (j < keys) meanwhile();
+        float* sums = m.sums + long(row) * s.wide;
+        if (count <= 16) add_values<1>(sums, keys, m, s);
+        else add_values<2>(sums, keys, m, s);
+        row = next, turn = 1 - turn;
+    }
+}
+
 }  // namespace
 
 void attend_amx(const Attention& a, const Batch& batch, const Task& task, float* states, Scratch& scratch) {
@@ -269,19 +325,8 @@ void attend_amx(const Attention& a, const Batch& batch, const Task& task, float*
     TileScope tiles;
     take_rows(a, batch, task, s, m);
     for (int first = task.low / KEYS * KEYS; first < task.high; first += KEYS) {
-        int keys = std::min(KEYS, (task.high - first + 31) / 32 * 32);
-        pack(a, batch, task, s, first, keys, m);
-        for (int row = 0; row < s.rows; row += PART) {
-            int count = std::min(PART, s.rows - row);
-            if (m.high[row + count - 1] <= first || m.low[row] >= first + KEYS) continue;
-            const bf16* q = m.q + long(row) * s.wide;
-            float* sums = m.sums + long(row) * s.wide;
-            if (count <= 16) multiply_keys<1>(q, keys, m, s);
-            else multiply_keys<2>(q, keys, m, s);
-            for (int r = row; r < row + count; r++) soften(a, m, s, r, first, keys);
-            if (count <= 16) add_values<1>(sums, keys, m, s);
-            else add_values<2>(sums, keys, m, s);
-        }
+        pack(a, batch, task, s, first, std::min(KEYS, (task.high - first + 31) / 32 * 32), m);
+        see(a, task, s, first, m);
     }
     if (task.part < 0) give_rows(a, task, s, m);
     else keep_states(a, s, m, states + long(task.part) * a.group() * state_size(a));

@@ -10,6 +10,9 @@ namespace {
 
 int up(int n, int step) { return (n + step - 1) / step * step; }
 
+// A width for rows of n that tiles are loaded from: an odd number of cache lines, so that rows do not crowd a few sets.
+int spread(int n) { return (up(n, STEP) / STEP | 1) * STEP; }
+
 void multiply(const Product& p, Forms forms, Worker& worker) {
 #ifdef HAVE_AMX
     if (forms.matrix == 2) multiply_amx(p, worker);
@@ -72,7 +75,7 @@ struct Pass {
 
     Pass(const Decoder& m, const Batch& b, Forms f, Workspace& s) : model(m), batch(b), forms(f), space(s) {
         rows = up(b.num_tokens, ROWS);
-        hidden = up(m.hidden, STEP), attended = up(m.q_heads * m.head_dim, STEP), inner = up(m.inner, STEP);
+        hidden = spread(m.hidden), attended = spread(m.q_heads * m.head_dim), inner = spread(m.inner);
         x = get<float>(s.x, m.hidden), wide = get<float>(s.wide, m.hidden);
         normed = get<bf16>(s.normed, hidden), qkv = get<bf16>(s.qkv, qkv_width());
         attention = get<bf16>(s.attended, attended), gated = get<bf16>(s.inner, inner);
@@ -159,43 +162,55 @@ struct Pass {
     }
 };
 
+// y: `[rows][PANEL]`, of which `count` columns from `column` on are there.
+template <Finish FINISH, class Out>
+void finish_columns(const Product& p, const float* y, int first_row, int num_rows, int column, int count) {
+    constexpr bool ADDS = FINISH == ADD;
+    vf bias[2] = {};
+    if (p.weight.bias) bias[0] = load(p.weight.bias + column), bias[1] = load(p.weight.bias + column + WIDTH);
+    Out* out = static_cast<Out*>(p.out) + first_row * p.out_stride + column;
+    for (int r = 0; r < num_rows; r++, y += PANEL, out += p.out_stride) {
+        vf left = load(y) + bias[0], right = load(y + WIDTH) + bias[1];
+        if (count == PANEL) {
+            if constexpr (ADDS) left += load(out), right += load(out + WIDTH);
+            store(out, left);
+            store(out + WIDTH, right);
+            continue;
+        }
+        for (int i = 0; i < count; i++) {
+            float value = i < WIDTH ? left[i] : right[i - WIDTH];
+            narrow(ADDS ? widen(out[i]) + value : value, out + i);
+        }
+    }
+}
+
+// The same for a panel of gates and ups.
+template <Finish FINISH>
+void finish_gates(const Product& p, const float* y, int first_row, int num_rows, int panel) {
+    int column = panel * 16, count = std::min(16, p.weight.n / 2 - column);
+    vf gate_bias = {}, up_bias = {};
+    if (p.weight.bias) gate_bias = load(p.weight.bias + panel * PANEL), up_bias = load(p.weight.bias + panel * PANEL + 16);
+    bf16* out = static_cast<bf16*>(p.out) + first_row * p.out_stride + column;
+    for (int r = 0; r < num_rows; r++, y += PANEL, out += p.out_stride) {
+        vf gate = load(y) + gate_bias, up = load(y + 16) + up_bias, inside = gate;
+        if constexpr (FINISH == GELU) inside = 1.5957691216f * (gate + 0.044715f * gate * gate * gate);
+        vf value = gate * sigmoid(inside) * up;
+        if (count == 16) store(out, value);
+        else
+            for (int i = 0; i < count; i++) narrow(value[i], out + i);
+    }
+}
+
 }  // namespace
 
 void finish_tile(const Product& p, const float* y, int first_row, int num_rows, int panel) {
-    if (p.finish == SILU || p.finish == GELU) {
-        int column = panel * 16, count = std::min(16, p.weight.n / 2 - column);
-        vf gate_bias = {}, up_bias = {};
-        if (p.weight.bias) gate_bias = load(p.weight.bias + panel * PANEL), up_bias = load(p.weight.bias + panel * PANEL + 16);
-        for (int r = 0; r < num_rows; r++) {
-            bf16* out = static_cast<bf16*>(p.out) + (first_row + r) * p.out_stride + column;
-            vf gate = load(y + r * PANEL) + gate_bias, up = load(y + r * PANEL + 16) + up_bias;
-            vf inside = p.finish == SILU ? gate : 1.5957691216f * (gate + 0.044715f * gate * gate * gate);
-            vf value = gate * sigmoid(inside) * up;
-            if (count == 16) store(out, value);
-            else
-                for (int i = 0; i < count; i++) narrow(value[i], out + i);
-        }
-        return;
-    }
     int column = panel * PANEL, count = std::min(PANEL, p.weight.n - column);
-    for (int r = 0; r < num_rows; r++) {
-        long at = (first_row + r) * p.out_stride + column;
-        for (int i = 0; i < PANEL; i += WIDTH) {
-            vf value = load(y + r * PANEL + i);
-            if (p.weight.bias) value += load(p.weight.bias + column + i);
-            int left = std::min(count - i, WIDTH);
-            if (p.finish == STORE) {
-                bf16* out = static_cast<bf16*>(p.out) + at + i;
-                if (left == WIDTH) store(out, value);
-                else
-                    for (int j = 0; j < left; j++) narrow(value[j], out + j);
-            } else {
-                float* out = static_cast<float*>(p.out) + at + i;
-                if (left == WIDTH) store(out, p.finish == ADD ? load(out) + value : value);
-                else
-                    for (int j = 0; j < left; j++) out[j] = p.finish == ADD ? out[j] + value[j] : value[j];
-            }
-        }
+    switch (p.finish) {
+        case STORE: return finish_columns<STORE, bf16>(p, y, first_row, num_rows, column, count);
+        case WIDE: return finish_columns<WIDE, float>(p, y, first_row, num_rows, column, count);
+        case ADD: return finish_columns<ADD, float>(p, y, first_row, num_rows, column, count);
+        case SILU: return finish_gates<SILU>(p, y, first_row, num_rows, panel);
+        case GELU: return finish_gates<GELU>(p, y, first_row, num_rows, panel);
     }
 }
 
@@ -231,7 +246,7 @@ void decode(const Decoder& model, const Batch& batch, const int64_t* ids, bf16* 
 
 void head_logits(const Decoder& model, const bf16* hidden, int rows, float* out, const Team& team, Forms forms,
                  Workspace& space) {
-    int width = up(model.hidden, STEP);
+    int width = spread(model.hidden);
     bf16* x = reinterpret_cast<bf16*>(space.normed.get(sizeof(bf16) * up(rows, ROWS) * width));
     for (int row = 0; row < rows; row++) {
         memcpy(x + long(row) * width, hidden + long(row) * model.hidden, model.hidden * sizeof(bf16));

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int AHEAD = 4096;  // elements, 8 KB
 
-// 32 rows and a panel.
-void tile_32(const bf16* x, long stride, const bf16* w, int steps, float* y) {
+// 32 rows times a panel, left in tiles 0 to 3.
+void tile_32(const bf16* x, long stride, const bf16* w, int steps) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -26,6 +26,9 @@ void tile_32(const bf16* x, long stride, const bf16* w, int steps, float* y) {
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
+}
+
+void store_32(float* y) {
     _tile_stored(0, y, PANEL * 4);
     _tile_stored(1, y + 16, PANEL * 4);
     _tile_stored(2, y + 16 * PANEL, PANEL * 4);
@@ -48,28 +51,51 @@ void tile_16(const bf16* x, long stride, const bf16* w, int steps, float* y) {
     _tile_stored(1, y + 16, PANEL * 4);
 }
 
+// How the product of many rows is cut into tasks: pieces whose rows and panels stay in a core's second cache, and enough of
+// them for all threads.
+struct Cut {
+    int panels = 8, rows = 512;
+
+    Cut(const Product& p, int threads) {
+        while (tasks(p) < 3 * threads && rows > ROWS) rows > 128 || panels == 2 ? rows /= 2 : panels /= 2;
+    }
+    int across(const Product& p) const { return (p.weight.panels() + panels - 1) / panels; }
+    int down(const Product& p) const { return (p.rows + rows - 1) / rows; }
+    int tasks(const Product& p) const { return across(p) * down(p); }
+};
+
+void multiply_piece(const Product& p, const Cut& cut, int task) {
+    alignas(64) float y[ROWS * PANEL];
+    int first = task % cut.across(p) * cut.panels, top = task / cut.across(p) * cut.rows;
+    int end = std::min(first + cut.panels, p.weight.panels()), bottom = std::min(top + cut.rows, p.rows);
+    int last_row = -1, last_panel = -1;
+    // What one tile becomes is worked out while the tile units have the next.
+    auto finish_last = [&] {
+        if (last_row >= 0) finish_tile(p, y, last_row, std::min(ROWS, bottom - last_row), last_panel);
+    };
+    for (int row = top; row < bottom; row += ROWS)
+        for (int panel = first; panel < end; panel++) {
+            tile_32(p.x + row * p.x_stride, p.x_stride, p.weight.panel(panel), p.weight.steps());
+            finish_last();
+            store_32(y);
+            last_row = row, last_panel = panel;
+        }
+    finish_last();
+}
+
 }  // namespace
 
 void multiply_amx(const Product& p, Worker& worker) {
-    constexpr int GROUP_PANELS = 4, GROUP_ROWS = 256;
     TileScope tiles;
-    alignas(64) float y[ROWS * PANEL];
-    int steps = p.weight.steps(), panels = p.weight.panels(), task;
-    if (p.rows <= 16) {
-        while (worker.take(panels, &task)) {
-            tile_16(p.x, p.x_stride, p.weight.panel(task), steps, y);
-            finish_tile(p, y, 0, p.rows, task);
-        }
+    int task;
+    if (p.rows > 16) {
+        Cut cut(p, worker.count);
+        while (worker.take(cut.tasks(p), &task)) multiply_piece(p, cut, task);
         return;
     }
-    int across = (panels + GROUP_PANELS - 1) / GROUP_PANELS, down = (p.rows + GROUP_ROWS - 1) / GROUP_ROWS;
-    while (worker.take(across * down, &task)) {
-        int first = task / down * GROUP_PANELS, top = task % down * GROUP_ROWS;
-        int end = std::min(first + GROUP_PANELS, panels), bottom = std::min(top + GROUP_ROWS, p.rows);
-        for (int row = top; row < bottom; row += ROWS)
-            for (int panel = first; panel < end; panel++) {
-                tile_32(p.x + row * p.x_stride, p.x_stride, p.weight.panel(panel), steps, y);
-                finish_tile(p, y, row, std::min(ROWS, bottom - row), panel);
-            }
+    alignas(64) float y[16 * PANEL];
+    while (worker.take(p.weight.panels(), &task)) {
+        tile_16(p.x, p.x_stride, p.weight.panel(task), p.weight.steps(), y);
+        finish_tile(p, y, 0, p.rows, task);
     }
 }
