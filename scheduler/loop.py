@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from deeproot.engine.eviction import EvictionClass
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.stats import EngineStats
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 
 def take_stats(scheduler: Scheduler) -> EngineStats:
+    order = scheduler.cache.order
     return EngineStats(
         num_running=len(scheduler.table),
         num_waiting=len(scheduler.arrivals.requests()),
@@ -24,6 +26,14 @@ def take_stats(scheduler: Scheduler) -> EngineStats:
         num_free_pages=scheduler.pool.num_free,
         num_cached_pages=scheduler.cache.num_pages,
         num_evictable_pages=scheduler.cache.num_evictable,
+        num_scratch_pages=order.num_pages(EvictionClass.SCRATCH),
+        num_leaf_pages=order.num_pages(EvictionClass.LEAF),
+        num_trunk_pages=order.num_pages(EvictionClass.TRUNK),
+        num_root_pages=order.num_pages(EvictionClass.ROOT),
+        num_leases=len(scheduler.cache.leases),
+        leaf_hits=scheduler.claims.hits[EvictionClass.LEAF],
+        trunk_hits=scheduler.claims.hits[EvictionClass.TRUNK],
+        root_hits=scheduler.claims.hits[EvictionClass.ROOT],
         page_size=scheduler.pool.page_size,
         counters=replace(scheduler.counters),
     )

@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from deeproot.scheduler.messages import Boundary
+
 
 class ProbeQuestion(msgspec.Struct, frozen=True, tag="probe"):
     """How much of each prompt is cached. Changes nothing, not even recency."""
@@ -44,6 +46,10 @@ class TreeNode(msgspec.Struct, frozen=True):
     """Running requests whose path leads through it."""
     used: int
     """When it was last used: the larger, the later."""
+    kind: int
+    """`engine.eviction.EvictionClass`."""
+    lease_s: float | None
+    """Until the last of its leases ends; None: it has none."""
     first_ids: bytes
     """int32: its first tokens, a few."""
 
@@ -56,5 +62,18 @@ class TreeAnswer(msgspec.Struct, frozen=True, tag="tree"):
     page_size: int
 
 
-Question: TypeAlias = ProbeQuestion | TreeQuestion
-Answer: TypeAlias = ProbeAnswer | TreeAnswer
+class HoldQuestion(msgspec.Struct, frozen=True, tag="hold"):
+    """Lease runs of the sequence of a request that had hints and has ended."""
+
+    rid: str
+    boundaries: tuple[Boundary, ...]
+    """Their ends in order."""
+
+
+class HoldAnswer(msgspec.Struct, frozen=True, tag="hold"):
+    num_leases: int
+    """That run now for it: fewer than asked for if the owner's limits leave no room or the tokens are gone."""
+
+
+Question: TypeAlias = ProbeQuestion | TreeQuestion | HoldQuestion
+Answer: TypeAlias = ProbeAnswer | TreeAnswer | HoldAnswer

@@ -64,7 +64,7 @@ def turn_groups(items: Sequence[Item]) -> list[Group]:
     for item in items:
         if item.part in _ROOT_PARTS or item.part in _AT_THE_TAIL:
             continue
-        if item.part in ("assistant", "turn", "record") or not groups:
+        if item.part in ("assistant", "turn", "briefing", "record") or not groups:
             groups.append(Group([item]))
         else:
             home = by_call.get(item.call_id or "", len(groups) - 1)

@@ -14,6 +14,7 @@ _HOST_WORDS = (
     "status",
     "status_kept",
     "skill",
+    "briefing",
     "reminder",
     "archived",
     "record",

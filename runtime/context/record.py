@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.tool_search import shelf_of
 from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.events import EventKind
 
@@ -20,12 +22,19 @@ def constraint(log: EventLog, text: str) -> int:
 
 
 def tools(log: EventLog, schemas: Sequence[Mapping[str, Any]]) -> int:
-    """The tool schemas in OpenAI's form (`{"type": "function", "function": {...}}`)."""
+    """The tool schemas in OpenAI's form (`{"type": "function", "function": {...}}`).
+
+    Those with `defer_loading: true` stay out of the prompt until a search finds them (`deferred`).
+    """
     for i, schema in enumerate(schemas):
         if not isinstance(schema.get("function"), Mapping) or not isinstance(
             schema["function"].get("name"), str
         ):
             raise EventLogError(f"tools[{i}].function.name is missing; give OpenAI's form of a tool")
+    try:
+        shelf_of(schemas)
+    except TemplateError as error:
+        raise EventLogError(str(error)) from None
     return log.append(EventKind.INSTRUCTION, json.dumps(list(schemas)), data={"part": "tools"}).seq
 
 

@@ -1,7 +1,6 @@
 """Events to items: filtered, shortened if huge, enveloped, measured. Done once per event, in the log's order."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,8 @@ from deeproot.runtime.context.preview import preview
 from deeproot.runtime.context.segments import Authority, Channel, Source
 from deeproot.runtime.context.source_uri import source_uri
 from deeproot.runtime.context.stage_filter import StageFilter
-from deeproot.runtime.context.status.techniques import Techniques
+from deeproot.runtime.context.status.marks import Marks
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.thinking import (
     Thinking,
     fields_without_thinking,
@@ -44,7 +44,7 @@ class Stager:
         defence: Defence,
         result_tokens: int | None,
         stage_filter: StageFilter | None,
-        techniques: Techniques = Techniques(),  # noqa: B008  frozen
+        techniques: Techniques = NO_TECHNIQUES,
         thinking: Thinking = Thinking.TEMPLATE,
     ) -> None:
         self._count = count
@@ -53,11 +53,8 @@ class Stager:
         self._defence = defence
         self._result_tokens = result_tokens
         self._filter = stage_filter
-        self._techniques = techniques
         self._thinking = thinking
-        self._made: Counter[str] = Counter()
-        self._counted: dict[int, int] = {}
-        """Of each tool result, which call of its tool it answers."""
+        self._marks = Marks(techniques, envelopes.attribute)
         self._calls: dict[str, Mapping[str, Any]] = {}
         self._seen_task = False
         self._seen_failure = False
@@ -115,11 +112,13 @@ class Stager:
         if role in ("system", "developer"):
             part = "constraint" if part == "constraint" else "policy"
         else:
-            if part not in ("demo", "skill"):
+            if part == "skill":
+                name = self._envelopes.attribute(str(event.data.get("name", "")))
+                text = f'<skill name="{name}">\n{text}\n</skill>'
+            elif part not in ("demo", "briefing"):
                 part = "turn" if self._seen_task else "task"
                 self._seen_task = True
-                if self._techniques.timestamps and event.data.get("content") != "parts":
-                    text = f"[{iso_time(event.time_ns)}] {text}"
+                text = self._marks.on_user(text, event)
         return self._item(event, part, role, text, Authority.SUPERVISOR, Channel.INSTRUCTION)
 
     def _tools(self, event: Event, text: str) -> Item:
@@ -138,11 +137,19 @@ class Stager:
         ids = [made for made in (*calls, event.call_id) if made is not None]
         return replace(item, call_ids=tuple(dict.fromkeys(ids)))
 
+    def _schemas(self, event: Event, text: str) -> Item:
+        """Tools that a search found: the host's own words, as those in the root are."""
+        words = self._envelopes.escape(text)
+        item = self._item(event, "observation", "tool", words, Authority.VERIFIED, Channel.INSTRUCTION)
+        self._items[event.seq] = (item, event)
+        self._texts[event.seq] = text
+        return item
+
     def _tool_result(self, event: Event, text: str) -> Item:
+        if event.data.get("part") == "schemas":
+            return self._schemas(event, text)
         call = self._calls.get(event.call_id or "")
-        if call is not None and self._techniques.call_counter:
-            self._made[str(call.get("name", ""))] += 1
-            self._counted[event.seq] = self._made[str(call.get("name", ""))]
+        self._marks.count(event, call)
         notes: tuple[str, ...] = ()
         same_as = None
         if self._filter is not None:
@@ -249,16 +256,7 @@ class Stager:
                 source, event.time_ns, event.payload_hash, trust, event.exit_code, event.seq
             )
             body = self._envelopes.wrap(tag, text, provenance)
-        return self._marked(body, event) if event.kind is EventKind.TOOL_RESULT else body
-
-    def _marked(self, body: str, event: Event) -> str:
-        """A tool result with what the host says of it: when it came, and which call of its tool it answers."""
-        if self._techniques.timestamps:
-            body = f"[{iso_time(event.time_ns)}]\n{body}"
-        if event.seq in self._counted:
-            name = self._envelopes.attribute(str(self._calls[event.call_id or ""].get("name", "")))
-            body = f"{body}\n[call {self._counted[event.seq]} of {name}]"
-        return body
+        return self._marks.on_result(body, event) if event.kind is EventKind.TOOL_RESULT else body
 
     def _item(
         self,

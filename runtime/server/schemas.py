@@ -25,11 +25,19 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
+class CacheControl(RequestModel):
+    """Anthropic's mark: what comes up to here is worth keeping."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
 class ContentPart(RequestModel):
     """A piece of a message's content; only text can be served so far, which the chat template checks."""
 
     type: str
     text: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class FunctionCall(RequestModel):
@@ -73,10 +81,28 @@ class Tool(RequestModel):
     function: FunctionDefinition
     defer_loading: bool | None = None
     """Leave it out of the prompt until the model has searched for it."""
+    cache_control: CacheControl | None = None
 
 
 class StreamOptions(RequestModel):
     include_usage: bool | None = None
+
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class BoundaryOption(RequestModel):
+    """The end of a part of the prompt, from the boundary before it, and how long that is to be kept."""
+
+    messages: Annotated[int, Field(ge=0, le=MAX_MESSAGES)] | None = None
+    """How many messages come before it; 0: only the tools."""
+    token: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Or how many tokens."""
+    zone: Literal["root", "trunk", "leaf"]
+    lease_s: Seconds
+    """Seconds from its last use, in which it is evicted after others."""
+    priority: Annotated[int, Field(ge=0, le=15)] | None = None
+    """Among parts of the same zone; the highest goes last."""
 
 
 class OwnOptions(RequestModel):
@@ -88,6 +114,11 @@ class OwnOptions(RequestModel):
     """Say in the answer why the prompt was or was not cached."""
     since: Annotated[str, Field(max_length=128)] | None = None
     """The id of an earlier answer with which to compare, for the explanation."""
+    session_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Requests of one session follow each other: what the newest leaves of the others is evicted first."""
+    lease_s: Seconds | None = None
+    """Seconds for which the whole conversation, with the reply, is evicted after others."""
+    boundaries: Annotated[list[BoundaryOption], Field(max_length=16)] | None = None
 
 
 class Amount(RequestModel):
@@ -175,6 +206,8 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    """Requests with a lower one start before others and are preempted after them; 0 if not given."""
     cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""
     response_format: ResponseFormat | None = None

@@ -1,5 +1,6 @@
 """What a server knows; it hangs on `app.state` and is handed to the routes."""
 
+import asyncio
 import random
 import sqlite3
 import time
@@ -13,10 +14,13 @@ from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
+from deeproot.runtime.server.shared_roots import SharedRoots
 from deeproot.runtime.server.working_sets_api.service import WorkingSetService
 from deeproot.runtime.speech import Speech
+from deeproot.runtime.tool_pauses import ToolPauses
 
 
 @dataclass(slots=True)
@@ -30,6 +34,10 @@ class Serving:
     continuations: Continuations
     explainer: Explainer
     searches: SearchMemory = field(default_factory=SearchMemory)
+    pauses: ToolPauses = field(default_factory=ToolPauses)
+    roots: SharedRoots = field(default_factory=SharedRoots)
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    """What is being told to the engine beside the answers."""
 
 
 @dataclass(slots=True)
@@ -43,11 +51,13 @@ class ServerState:
     serving: Serving | None = None
     responses: ResponseArchive = field(init=False)
     working_sets: WorkingSetService = field(init=False)
+    limits: TenantLimits = field(init=False)
     closing: str | None = None
     """Why no more requests are taken, once the server shuts down."""
 
     def __post_init__(self) -> None:
         """Raises SetupError if a store cannot be opened."""
+        self.limits = TenantLimits(self.options.limits)
         path = self.options.response_store
         try:
             self.responses = ResponseArchive(path, self.options.response_store_bytes)

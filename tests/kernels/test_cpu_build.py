@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from deeproot.kernels.cpu import build
+from deeproot.kernels.cpu.__main__ import main
 from deeproot.kernels.cpu.build import Abilities, BuildError, built_library
 
 PLAIN = Abilities()
@@ -52,3 +54,13 @@ def test_other_abilities_and_compilers_are_other_libraries(tmp_path: Path) -> No
     fake_compiler(tmp_path, '# newer\nfor last; do :; done; touch "$last"')
     newer = built_library(PLAIN, [compiler], tmp_path / "cpu")
     assert len({one, other, newer}) == 3
+
+
+def test_it_can_be_compiled_ahead(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main() == 0
+    assert Path(capsys.readouterr().out.strip()).is_file()
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    assert main() == 1
+    assert "not compiled: no C++ compiler was found" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def test_steps_are_timed_by_the_clock_and_only_those_with_prompts(overlap: bool)
         time += 1.0
         return time
 
-    scheduler._clock = clock
+    scheduler.clock = clock
     scheduler.add(request("a", [*range(40)] + [1] * 8, 20))
     while scheduler.counters.computed < 48:
         scheduler.step()

@@ -112,7 +112,8 @@ def test_leaving_while_waiting_in_the_queue(slow: RunningServer) -> None:
 
 def test_a_crowd_of_clients_that_stay_cancel_and_vanish(tiny_options: EngineOptions) -> None:
     """200 requests, 16 at a time, on so few pages that some are preempted: each is accounted for."""
-    options = dataclasses.replace(tiny_options, kv_cache_memory_bytes=320 * 2**10, max_model_len=1024)
+    small = {"kv_cache_memory_bytes": 320 * 2**10, "max_model_len": 1024, "reserve_output_tokens": 1}
+    options = dataclasses.replace(tiny_options, **small)
     with running_server(options) as server:
         pool = server.engine.scheduler.pool
         outcomes = asyncio.run(run_crowd(server.url))
