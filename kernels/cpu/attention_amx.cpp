@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int KEYS = 128;  // keys of a step
+constexpr int KEYS = 256;  // keys of a step
 constexpr int PART = 32;   // rows that are worked on at a time
 
 struct Memory {

@@ -63,12 +63,20 @@ void attention(const Attention* a, const Batch* batch, const void* k, long k_str
 // Rows of `from`, [n][k], to their places in `to`, which is as Weight says and starts as zeros. place[i]: the column that row
 // i becomes.
 void pack_weight(const bf16* from, const int32_t* place, int n, int k, bf16* to, const Team* team) {
+    constexpr int TOGETHER = 16;  // rows, which lie beside each other in the panel as well
     int steps = (k + STEP - 1) / STEP;
     run(*team, [&](Worker& worker) {
-        for (int row = worker.id; row < n; row += worker.count) {
-            int column = place[row];
-            bf16* at = to + long(column / PANEL) * steps * STEP * PANEL + column % PANEL / 16 * 512 + column % 16 * 2;
-            for (int i = 0; i < k; i++) at[i / STEP * STEP * PANEL + i % STEP / 2 * 32 + i % 2] = from[long(row) * k + i];
+        for (int top = worker.id * TOGETHER; top < n; top += worker.count * TOGETHER) {
+            int count = std::min(TOGETHER, n - top);
+            bf16* at[TOGETHER];
+            for (int r = 0; r < count; r++) {
+                int column = place[top + r];
+                at[r] = to + long(column / PANEL) * steps * STEP * PANEL + column % PANEL / 16 * 512 + column % 16 * 2;
+            }
+            for (int i = 0; i < k; i++) {
+                long offset = i / STEP * STEP * PANEL + i % STEP / 2 * 32 + i % 2;
+                for (int r = 0; r < count; r++) at[r][offset] = from[long(top + r) * k + i];
+            }
         }
         worker.wait();
     });
