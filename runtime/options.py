@@ -72,6 +72,8 @@ class EngineOptions:
     """Make the next step while one runs; auto: on a GPU."""
     enforce_eager: bool = False
     """No CUDA graphs."""
+    deterministic: bool = False
+    """Logits of a token depend on what it follows alone, bit for bit; slower."""
     kv_cache_memory_bytes: int | None = None
     """None: a share of the memory that is free."""
     gpu_memory_utilization: float = 0.9

@@ -96,8 +96,11 @@ class Landed:
 def token_outputs(table: RunningTable, appended: Appended, landed: Landed) -> list[TokenOutput]:
     """One output for each appended token, in order."""
     kept = appended.kept
-    token_ids = landed.token_ids if kept is None else landed.token_ids[kept]
-    rids = [table.request(row).rid for row in appended.rows.tolist()]
+    if kept is None:
+        token_ids, rids = landed.token_ids, table.settings_of(appended.rows).rids
+    else:
+        token_ids = landed.token_ids[kept]
+        rids = [table.request(row).rid for row in appended.rows.tolist()]
     outputs = [TokenOutput(rid, token_id) for rid, token_id in zip(rids, token_ids.tolist(), strict=True)]
     if landed.logprobs is not None:
         places = np.arange(len(landed.token_ids)) if kept is None else np.where(kept, kept.cumsum() - 1, -1)
