@@ -5,6 +5,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         path = _log_path(args, jail.root)
         with _locked(path), EventLog.open(path) as log:
             return asyncio.run(_main(args, jail, log, path))
-    except (ModelError, BudgetError, TemplateError, EventLogError) as error:
+    except (ModelError, BudgetError, TemplateError, EventLogError, sqlite3.Error) as error:
         again = f"; deeproot agent --workspace {args.workspace} --resume goes on" if args.log is None else ""
         raise SetupError(f"{error}{again}") from None
     finally:

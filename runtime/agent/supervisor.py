@@ -1,6 +1,7 @@
 """Makes the calls of one reply: each as soon as it may, recorded before and after, and what it read or wrote noted."""
 
 import asyncio
+import sqlite3
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -25,7 +26,7 @@ from deeproot.runtime.agent.searching import search
 from deeproot.runtime.agent.stream import Call
 from deeproot.runtime.agent.turn_log import Message, Progress, ended_events, started_event
 from deeproot.runtime.agent.uncancelled import uncancelled
-from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.events import Event
 from deeproot.runtime.context.invalidation.entities import ABSENT
 from deeproot.runtime.context.invalidation.graph import State
@@ -78,12 +79,16 @@ class Supervisor:
             return await self._make(batch, call, message)
         except (BadCallError, JailError) as error:
             return Outcome(f"error: {error}", 1)
+        except (sqlite3.Error, EventLogError):
+            raise  # without its log a run cannot go on
         except Exception as error:  # A tool's fault must not end the run.
             return Outcome(f"error: {call.name} failed: {type(error).__name__}: {error}", 1)
 
     async def _make(self, batch: "Batch", call: Call, message: Message) -> Outcome:
         if call.id in batch.before.ended:
-            return outcome_of(self._log, batch.before.ended[call.id])
+            outcome = outcome_of(self._log, batch.before.ended[call.id])
+            batch.wrote.update(outcome.wrote)
+            return outcome
         if call.name in self._host_tools:
             return Outcome("")  # answered from the log, when it is their turn there
         arguments = parse(call, self._tools)
@@ -107,13 +112,12 @@ class Supervisor:
                 event for made, outcome in batch.unrecorded(call) for event in ended_events(made, outcome)
             ]
             self._log.extend([*earlier, started_event(batch.turn, call, message, _facts(prepared))])
-        outcome = await self._effect(batch, arguments, prepared)
-        batch.wrote.update(outcome.wrote)
-        return self._ended(batch, call, outcome)
+        return self._ended(batch, call, await self._effect(arguments, prepared))
 
     def _ended(self, batch: "Batch", call: Call, outcome: Outcome) -> Outcome:
         self._log.extend(ended_events(call, outcome))
         batch.recorded(call)
+        batch.wrote.update(outcome.wrote)
         return outcome
 
     def _prepare(self, batch: "Batch", arguments: Arguments) -> Change | Outcome | None:
@@ -127,7 +131,7 @@ class Supervisor:
                 return None
         return self._refusal(batch, change) or change
 
-    async def _effect(self, batch: "Batch", arguments: Arguments, change: Change | None) -> Outcome:
+    async def _effect(self, arguments: Arguments, change: Change | None) -> Outcome:
         if change is not None:
             return (await uncancelled(asyncio.to_thread(file_tools.commit, self._jail, change)))[0]
         assert isinstance(arguments, Run)

@@ -34,6 +34,7 @@ SCRIPT = [
         [
             ToolCall("write", {"path": "new/n.txt", "content": "fresh\n"}),
             ToolCall("patch", {"path": "a.py", "old": "PORT = 1", "new": "PORT = 2"}),
+            ToolCall("patch", {"path": "a.py", "old": "PORT = 2", "new": "PORT = 2  # moved"}),
             ToolCall("read", {"path": "a.py"}),
         ],
         reasoning="two files",

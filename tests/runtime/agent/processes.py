@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +65,9 @@ def main() -> None:
         child = os.fork()
         if not child:
             with suppress(BaseException):
-                asyncio.run(_session(json.loads(line), use))
+                values = json.loads(line)
+                tempfile.tempdir = os.path.dirname(values["log"])  # what is killed leaves its private /tmp
+                asyncio.run(_session(values, use))
             os._exit(0)
         print(child, flush=True)
         os.waitpid(child, 0)

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import json
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from deeproot.runtime.agent.session import ANSWERED, TURNS
 from deeproot.runtime.agent.setup import begin
 from deeproot.runtime.agent.shell import Limits
 from deeproot.runtime.agent.stream import ModelError
-from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.event_log import EventLog, NewEvent
+from deeproot.runtime.context.events import Event
 from deeproot.runtime.context.measure.actions import read_run
 
 from .killing import DyingLog, Killed
@@ -528,3 +530,17 @@ def test_long_output_of_a_build_is_staged_as_its_errors(log: EventLog, workspace
     assert "part200.o" not in told
     (result,) = [event for event in log.read() if event.kind.value == "tool_result"]
     assert b"part200.o" in log.payload(result), "the archive has all of it"
+
+
+def test_a_log_that_cannot_be_written_ends_the_run(tmp_path: Path, workspace: Path) -> None:
+    """Before anything is done that could not be recorded."""
+
+    class Full(EventLog):
+        def extend(self, new: Sequence[NewEvent]) -> list[Event]:
+            if any((event.data or {}).get("part") == "call_started" for event in new):
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().extend(new)
+
+    with Full.open(tmp_path / "full.db") as log, pytest.raises(sqlite3.OperationalError, match="full"):
+        go(log, workspace, Reply("", [ToolCall("run", {"command": "touch done"})]), Reply("Done."))
+    assert not (workspace / "done").exists()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_the_agents_own_end_is_the_commands(tmp_path: Path) -> None:
     child = os.fork()
     if not child:
         try:
+            tempfile.tempdir = str(tmp_path.parent)
             run(tmp_path, f"touch ready; sleep {mark}", Limits(seconds=60))
         finally:
             os._exit(0)
