@@ -253,6 +253,9 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
             max_model_len,
             overlap,
             options.speculative_config,
+            policy=options.schedule_policy,
+            reserved_output=options.reserve_output_tokens,
+            max_itl_s=options.max_itl_ms / 1000 or None,
         )
     except ValueError as error:
         raise SetupError(str(error)) from None

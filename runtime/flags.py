@@ -17,7 +17,7 @@ from deeproot.runtime.options import (
     parse_bytes,
 )
 from deeproot.runtime.speculative import EXAMPLE, parse_speculative
-from deeproot.scheduler.config import SpeculationConfig
+from deeproot.scheduler.config import POLICIES, SpeculationConfig
 
 Number = TypeVar("Number", int, float)
 
@@ -85,6 +85,27 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.max_num_batched_tokens,
         metavar="N",
         help="tokens computed in a step at most (default: %(default)s)",
+    )
+    group.add_argument(
+        "--schedule-policy",
+        choices=POLICIES,
+        default=default.schedule_policy,
+        help="which waiting request starts next: first come first, longest cached prefix, or highest response ratio "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--reserve-output-tokens",
+        type=whole(1),
+        default=default.reserve_output_tokens,
+        metavar="N",
+        help="of output, for which each running request keeps room when another starts (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-itl-ms",
+        type=number(0, 1e6),
+        default=default.max_itl_ms,
+        metavar="MS",
+        help="between tokens of running requests while prompts are computed; 0: no limit (default: %(default)s)",
     )
     group.add_argument(
         "--speculative-config",

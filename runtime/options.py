@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from deeproot.scheduler.config import SpeculationConfig
+from deeproot.scheduler.config import Policy, SpeculationConfig
 
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -60,6 +60,12 @@ class EngineOptions:
     """Tokens of prompt and output together; None: what the model and the KV pool allow."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
+    schedule_policy: Policy = "hrrn"
+    """Which waiting request starts next."""
+    reserve_output_tokens: int = 128
+    """Tokens of output for which each running request keeps room when another starts."""
+    max_itl_ms: float = 200.0
+    """How long a step may take while requests write; prompts are computed in smaller chunks then. 0: as long as it takes."""
     speculative_config: SpeculationConfig | None = None
     """How tokens are guessed ahead; None: not at all."""
     overlap: Overlap = "auto"
@@ -108,6 +114,12 @@ class ServerOptions:
     response_store: Path | None = None
     """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
     response_store_bytes: int = 64 * 2**20
+    working_set_store: Path | None = None
+    """A folder for clients' working sets; None: kept in memory, and gone when the server ends."""
+    max_working_sets: int = 64
+    """Of one client."""
+    working_set_bytes: int = 64 * 2**20
+    """Of the events of one client's working sets."""
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None

@@ -71,6 +71,26 @@ def add_serve(commands: Any) -> None:
         help="of stored responses; the least recently used are forgotten (default: 64MiB)",
     )
     group.add_argument(
+        "--working-set-store",
+        type=Path,
+        metavar="FOLDER",
+        help="for working sets that clients make, so that they outlive the server (default: in memory)",
+    )
+    group.add_argument(
+        "--max-working-sets",
+        type=whole(0),
+        default=default.max_working_sets,
+        metavar="N",
+        help="working sets that one client may have (default: %(default)s)",
+    )
+    group.add_argument(
+        "--working-set-bytes",
+        type=size,
+        default=default.working_set_bytes,
+        metavar="SIZE",
+        help="of the events of one client's working sets (default: 64MiB)",
+    )
+    group.add_argument(
         "--explain-memory-bytes",
         type=size_or_zero,
         default=default.explain_memory_bytes,
@@ -106,6 +126,9 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         max_body_bytes=args.max_body_bytes,
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
+        working_set_store=args.working_set_store,
+        max_working_sets=args.max_working_sets,
+        working_set_bytes=args.working_set_bytes,
         explain_memory_bytes=args.explain_memory_bytes,
         dollars_per_hour=args.dollars_per_hour,
         log_level=args.log_level,

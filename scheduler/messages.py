@@ -64,7 +64,8 @@ class Hints(msgspec.Struct, frozen=True):
     owner: bytes = b""
     """Whose leases count together."""
     session: bytes = b""
-    """Requests of one session follow each other: what the newest one leaves of the others is scratch. Empty: none."""
+    """Requests of one session, within a namespace, start in the order in which they came: what the newest one leaves of the
+    others is scratch. Empty: none."""
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
@@ -74,6 +75,10 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     sampling: SamplingParams
     namespace: bytes = b""
     """Requests of different namespaces share no cached prefix."""
+    tenant: bytes = b""
+    """Whose request it is, whatever its namespace."""
+    priority: int = 0
+    """Lower ones start first and are preempted last."""
     seen: int = 0
     """How many of its first tokens the sender knows to have been computed before; if fewer are cached, the engine
     looks whether they were evicted."""

@@ -16,13 +16,15 @@ class PrefillRate:
         self._seconds = 0.0
         self._landed = 0.0
 
-    def landed(self, flight: Flight, now: float) -> None:
-        """A step has landed; it is noted if it computed prompts."""
+    def landed(self, flight: Flight, now: float) -> float:
+        """A step has landed; it is noted if it computed prompts. Returns the seconds that it took."""
         step = flight.step
+        # Steps in flight together run one after another.
+        seconds = now - max(flight.launched, self._landed)
         if step.num_drafted is None and len(step.batch.input_ids) >= 2 * len(step.rows):
-            # Steps in flight together run one after another.
-            self.note(len(step.batch.input_ids), now - max(flight.launched, self._landed))
+            self.note(len(step.batch.input_ids), seconds)
         self._landed = now
+        return seconds
 
     def note(self, num_tokens: int, seconds: float) -> None:
         """A step has computed that many tokens in that time."""

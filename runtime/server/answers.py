@@ -22,8 +22,9 @@ from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.sse import Framing
 from deeproot.runtime.server.state import ServerState
+from deeproot.runtime.server.working_sets_api.recorded import RecordedJob
 
-AnyJob = Job | SearchingJob
+AnyJob = Job | SearchingJob | RecordedJob
 
 
 class Shape(Protocol):
@@ -96,11 +97,13 @@ async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerat
 def _own_answer(job: AnyJob) -> OwnAnswer | None:
     """What the answer is to carry beside what its surface knows."""
     explains = job.explaining is not None and job.explaining.wanted
-    if not explains and job.applied_edits is None:
+    kept = job.kept if isinstance(job, RecordedJob) else None
+    if not explains and job.applied_edits is None and kept is None:
         return None
     return OwnAnswer(
         job.explaining.explanations if job.explaining is not None and explains else UNSET,
         job.applied_edits if job.applied_edits is not None else UNSET,
+        kept or UNSET,
     )
 
 

@@ -83,12 +83,14 @@ def prepare_chat(
     started: float,
     *,
     endpoint: str = "chat",
+    sent: Chat | None = None,
 ) -> Job | SearchingJob:
-    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics.
+    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics. `sent`: its
+    conversation to the letter, where that is known: `body` keeps no order of keys.
 
     Raises ApiError and OptionError. Slow on long conversations.
     """
-    sent = conversation_of(body)
+    sent = conversation_of(body) if sent is None else sent
     chat, shelf, applied = shown_conversation(serving, asker.tenant, body, sent)
     if shelf is None:
         job = _one_reply(serving, body, asker, chat, chat.tools, completion_id, started, endpoint)

@@ -39,6 +39,17 @@ class Asker:
     """The id of an earlier answer to compare with."""
     session: bytes = b""
     """Empty: none is named."""
+    priority: int = 0
+
+    def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
+        """The request with what the engine has to know of who asks."""
+        return msgspec.structs.replace(
+            request,
+            namespace=self.tenant.namespace,
+            tenant=self.tenant.owner,
+            priority=self.priority,
+            seen=seen,
+        )
 
 
 def asker_of(request: Request, body: GenerationRequest) -> Asker:
@@ -49,7 +60,8 @@ def asker_of(request: Request, body: GenerationRequest) -> Asker:
     own = body.deeproot
     since = own.since if own is not None else None
     wants = said in _TRUE or bool(own is not None and own.explain)
-    return Asker(tenant_of(request, body.cache_salt), wants, since, session_of(request, body))
+    tenant, session = tenant_of(request, body.cache_salt), session_of(request, body)
+    return Asker(tenant, wants, since, session, body.priority or 0)
 
 
 def explained(
@@ -62,17 +74,13 @@ def explained(
                 "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
                 "deeproot.explain",
             )
-        told = [msgspec.structs.replace(one, namespace=asker.tenant.namespace) for one in requests]
-        return None, tuple(told)
+        return None, tuple(asker.sign(one) for one in requests)
     engine = serving.client.num_restarts
     pending = []
     for request in requests:
         ids = np.frombuffer(request.token_ids, dtype=np.int32)
         pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
-    told = [
-        msgspec.structs.replace(request, namespace=asker.tenant.namespace, seen=known.common)
-        for request, known in zip(requests, pending, strict=True)
-    ]
+    told = [asker.sign(request, seen=known.common) for request, known in zip(requests, pending, strict=True)]
     return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
 
 

@@ -206,6 +206,8 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    """Requests with a lower one start before others and are preempted after them; 0 if not given."""
     cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""
     response_format: ResponseFormat | None = None
@@ -221,17 +223,15 @@ class GenerationRequest(RequestModel):
     deeproot: OwnOptions | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
-    """`POST /v1/chat/completions`."""
+class ChatOptions(GenerationRequest):
+    """What a chat completion says beside its conversation."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     """Go on with the last message instead of answering it."""
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -239,6 +239,13 @@ class ChatCompletionRequest(GenerationRequest):
     """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
     context_management: ContextManagement | None = None
+
+
+class ChatCompletionRequest(ChatOptions):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
 
 
 class CompletionRequest(GenerationRequest):
