@@ -12,6 +12,10 @@ from deeproot.engine.eviction import EvictionClass, EvictionOrder, class_of
 from deeproot.engine.radix_node import Node
 
 
+_SHORTEST_S = 0.001
+"""Less is no lease: its end would be lost in the clock's rounding."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseLimits:
     """What leases may do; of each owner, but for the first.
@@ -97,7 +101,7 @@ class Leases:
         """
         assert new.node is not None
         seconds = min(new.seconds, self.limits.max_seconds)
-        if seconds <= 0 or new.node.parent is None or new.node.end <= new.start:
+        if seconds < _SHORTEST_S or new.node.parent is None or new.node.end <= new.start:
             return None
         new.seconds, new.end = seconds, self.now + seconds
         for old in new.node.leases:

@@ -97,6 +97,24 @@ class EngineOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """What one client may take. A tenant is an API key; without keys all requests are one tenant's."""
+
+    concurrent_requests: int | None = None
+    """Of a tenant, at a time; None: no limit."""
+    requests_per_minute: int | None = None
+    """Of a tenant."""
+    tokens_per_minute: int | None = None
+    """Of a tenant: prompt tokens that are computed, and output tokens."""
+    request_timeout_s: float | None = None
+    """From a request's beginning to the end of its answer; None: as long as it takes."""
+    upload_timeout_s: float = 60.0
+    """For the body of a request to arrive."""
+    slow_reader_timeout_s: float = 60.0
+    """How long a client may let a stream stand still before it is cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """How to offer it over HTTP."""
 
@@ -111,6 +129,8 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
+    chat_template_timeout_s: float = 10.0
+    """How long a chat template may take for one conversation."""
     response_store: Path | None = None
     """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
     response_store_bytes: int = 64 * 2**20
@@ -124,6 +144,7 @@ class ServerOptions:
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None
     """What the machine costs, for the prices that the server tells; None: not known."""
+    limits: LimitOptions = field(default_factory=LimitOptions)
     log_level: str = "info"
     log_format: LogFormat = "text"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.limit_flags import add_limit_flags, limit_options
 from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, ServerOptions, SetupError
 
 
@@ -16,6 +17,7 @@ def add_serve(commands: Any) -> None:
     command.set_defaults(module="deeproot.runtime.server.serve")
     add_engine_flags(command, model_required=True)
     add_foreign_flags(command)
+    add_limit_flags(command)
     group = command.add_argument_group("server")
     default = ServerOptions()
     group.add_argument("--host", default=default.host, help="address to listen on (default: %(default)s)")
@@ -56,6 +58,13 @@ def add_serve(commands: Any) -> None:
         default=default.max_body_bytes,
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
+    )
+    group.add_argument(
+        "--chat-template-timeout",
+        type=number(0.1, 600),
+        default=default.chat_template_timeout_s,
+        metavar="SECONDS",
+        help="how long the chat template may take for one conversation (default: %(default)s)",
     )
     group.add_argument(
         "--response-store",
@@ -124,6 +133,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
+        chat_template_timeout_s=args.chat_template_timeout,
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
         working_set_store=args.working_set_store,
@@ -131,6 +141,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         working_set_bytes=args.working_set_bytes,
         explain_memory_bytes=args.explain_memory_bytes,
         dollars_per_hour=args.dollars_per_hour,
+        limits=limit_options(args),
         log_level=args.log_level,
         log_format=args.log_format,
     )

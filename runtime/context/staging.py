@@ -17,7 +17,7 @@ from deeproot.runtime.context.segments import Authority, Channel, Source
 from deeproot.runtime.context.source_uri import source_uri
 from deeproot.runtime.context.stage_filter import StageFilter
 from deeproot.runtime.context.status.marks import Marks
-from deeproot.runtime.context.status.techniques import Techniques
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.thinking import (
     Thinking,
     fields_without_thinking,
@@ -44,7 +44,7 @@ class Stager:
         defence: Defence,
         result_tokens: int | None,
         stage_filter: StageFilter | None,
-        techniques: Techniques = Techniques(),  # noqa: B008  frozen
+        techniques: Techniques = NO_TECHNIQUES,
         thinking: Thinking = Thinking.TEMPLATE,
     ) -> None:
         self._count = count

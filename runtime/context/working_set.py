@@ -24,7 +24,7 @@ from deeproot.runtime.context.segments import Segment, Zone
 from deeproot.runtime.context.stage_filter import StageFilter
 from deeproot.runtime.context.staged_log import StagedLog
 from deeproot.runtime.context.staging import Stager
-from deeproot.runtime.context.status.techniques import Techniques
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span, prepare_tools
 from deeproot.runtime.context.thinking import Thinking, thinking_rule
 from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
@@ -89,7 +89,7 @@ class WorkingSet:
         filters: Callable[[Callable[[str], int]], StageFilter] | None = PipelineFilter,
         result_tokens: int | None = 4000,
         keep_symbols: Collection[str] = (),
-        techniques: Techniques = Techniques(),  # noqa: B008  frozen
+        techniques: Techniques = NO_TECHNIQUES,
         thinking: Thinking = Thinking.TEMPLATE,
         template_variables: Mapping[str, Any] | None = None,
     ) -> None:

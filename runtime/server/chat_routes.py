@@ -31,6 +31,7 @@ from deeproot.runtime.server.generation_options import (
 )
 from deeproot.runtime.server.hinting import chat_hinting, hinted
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.responses import AppliedEdit
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob, arranged
@@ -52,7 +53,11 @@ def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1")
     read_body = json_body(ChatCompletionRequest, max_body_bytes)
 
-    @router.post("/chat/completions", openapi_extra=openapi_body(ChatCompletionRequest))
+    @router.post(
+        "/chat/completions",
+        dependencies=[Depends(has_room)],
+        openapi_extra=openapi_body(ChatCompletionRequest),
+    )
     async def chat_completions(
         request: Request,
         state: Annotated[ServerState, Depends(state_of)],

@@ -30,6 +30,7 @@ from deeproot.runtime.server.generation_options import (
 )
 from deeproot.runtime.server.hinting import hinted, text_hinting
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
@@ -44,7 +45,9 @@ def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1")
     read_body = json_body(CompletionRequest, max_body_bytes)
 
-    @router.post("/completions", openapi_extra=openapi_body(CompletionRequest))
+    @router.post(
+        "/completions", dependencies=[Depends(has_room)], openapi_extra=openapi_body(CompletionRequest)
+    )
     async def completions(
         request: Request,
         state: Annotated[ServerState, Depends(state_of)],

@@ -17,6 +17,7 @@ from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.cache_marks import session_of
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
 from deeproot.runtime.server.schemas import GenerationRequest
 from deeproot.runtime.server.state import Serving
@@ -37,9 +38,9 @@ class Asker:
     wants_explanation: bool
     since: str | None
     """The id of an earlier answer to compare with."""
+    priority: int = 0
     session: bytes = b""
     """Empty: none is named."""
-    priority: int = 0
 
     def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
         """The request with what the engine has to know of who asks."""
@@ -60,8 +61,13 @@ def asker_of(request: Request, body: GenerationRequest) -> Asker:
     own = body.deeproot
     since = own.since if own is not None else None
     wants = said in _TRUE or bool(own is not None and own.explain)
-    tenant, session = tenant_of(request, body.cache_salt), session_of(request, body)
-    return Asker(tenant, wants, since, session, body.priority or 0)
+    return Asker(
+        tenant_of(request, body.cache_salt),
+        wants,
+        since,
+        priority_of(request, body.priority),
+        session_of(request, body),
+    )
 
 
 def explained(

@@ -43,6 +43,10 @@ class Metrics:
         )
         self._output = counter("output_tokens", "Output tokens of ended requests")
         self._requests = counter("requests", "Ended requests", "endpoint", "finish_reason")
+        self._slow_readers = counter(
+            "slow_readers", "Streams cut off because their clients did not read them"
+        )
+        self._deadlines = counter("deadlines_exceeded", "Requests ended because their time was over")
         self._ttft = histogram(
             "time_to_first_token", "From a request's arrival to its first token", _LATENCY_S
         )
@@ -75,6 +79,12 @@ class Metrics:
         self._requests.labels(endpoint, finish_reason).inc()
         self._e2e.observe(duration_s)
 
+    def count_slow_reader(self) -> None:
+        self._slow_readers.inc()
+
+    def count_deadline(self) -> None:
+        self._deadlines.inc()
+
     def first_token(self, seconds: float) -> None:
         self._ttft.observe(seconds)
 
@@ -101,6 +111,11 @@ class _EngineGauges(Collector):
         yield GaugeMetricFamily("deeproot_engine_up", "1 if there is an engine", int(stats is not None))
         yield CounterMetricFamily(
             "deeproot_engine_restarts", "Engines started after one had died", self._client.num_restarts
+        )
+        yield CounterMetricFamily(
+            "deeproot_requests_shed",
+            "Requests ended before they began, for more important ones",
+            self._client.num_shed,
         )
         if stats is None:
             return

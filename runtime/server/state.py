@@ -14,6 +14,7 @@ from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
 from deeproot.runtime.server.shared_roots import SharedRoots
@@ -36,6 +37,7 @@ class Serving:
     pauses: ToolPauses = field(default_factory=ToolPauses)
     roots: SharedRoots = field(default_factory=SharedRoots)
     warmings: set[asyncio.Task[None]] = field(default_factory=set)
+    warm_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     """What is being told to the engine beside the answers."""
 
@@ -51,11 +53,13 @@ class ServerState:
     serving: Serving | None = None
     responses: ResponseArchive = field(init=False)
     working_sets: WorkingSetService = field(init=False)
+    limits: TenantLimits = field(init=False)
     closing: str | None = None
     """Why no more requests are taken, once the server shuts down."""
 
     def __post_init__(self) -> None:
         """Raises SetupError if a store cannot be opened."""
+        self.limits = TenantLimits(self.options.limits)
         path = self.options.response_store
         try:
             self.responses = ResponseArchive(path, self.options.response_store_bytes)

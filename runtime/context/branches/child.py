@@ -52,7 +52,12 @@ def alone(parent: EventLog, task: str, *, into: EventLog | None = None, words: i
 
 def is_child(log: EventLog) -> bool:
     """Whether a log is a sub-agent's: its host should give it no tool for further ones without a bound."""
-    return any(event.data.get("part") == BRANCH for event in log.read())
+    return own_from(log) > 1
+
+
+def own_from(log: EventLog) -> int:
+    """The first event that a child made itself; 1 in a log that is nobody's child."""
+    return max((event.seq for event in log.read() if event.data.get("part") == BRANCH), default=0) + 1
 
 
 def _part_of(event: Event) -> str:

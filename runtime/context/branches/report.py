@@ -1,14 +1,17 @@
 """What comes back from a sub-agent: its last message, bounded, and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from deeproot.runtime.context import record
+from deeproot.runtime.context.branches.child import own_from
 from deeproot.runtime.context.calls import calls_of
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.thinking import without_thinking
 
+CALLS = "branch_calls"
+"""Of a result's data: what the child called."""
 MOST = 400
 """Tokens of a report."""
 
@@ -21,7 +24,8 @@ class Report:
     finished: bool
     tokens: int
     cut: int
-    calls: int
+    calls: tuple[Mapping[str, Any], ...]
+    """What the child called, `{"name", "arguments"}`; on a fork, not what its parent had."""
 
 
 def report_of(child: EventLog, count: Callable[[str], int], *, max_tokens: int = MOST) -> Report:
@@ -29,17 +33,18 @@ def report_of(child: EventLog, count: Callable[[str], int], *, max_tokens: int =
 
     Raises ValueError if `max_tokens` leaves no room to say that something was cut.
     """
-    text, finished, calls = "", False, 0
-    for event in child.read():
+    text, finished = "", False
+    calls: list[Mapping[str, Any]] = []
+    for event in child.read(own_from(child)):
         if event.kind is EventKind.ASSISTANT:
             made = calls_of(event)
-            calls += len(made)
+            calls += [{"name": c.get("name"), "arguments": c.get("arguments")} for c in made.values()]
             text, finished = without_thinking(child.text(event)).strip(), not made
     if not finished or not text:
         last = f" Its last words: {text}" if text else ""
-        text, finished = f"No report: the sub-agent stopped after {calls} calls.{last}", False
+        text, finished = f"No report: the sub-agent stopped after {len(calls)} calls.{last}", False
     short, cut = _bounded(text, count, max_tokens)
-    return Report(short, finished, count(short), cut, calls)
+    return Report(short, finished, count(short), cut, tuple(calls))
 
 
 def join(
@@ -54,12 +59,13 @@ def join(
 ) -> int:
     """Answer the parent's call `call_id` with the child's report, an untrusted claim as all that models say; its event.
 
-    `uri`: by which the child's log is found again. All else of the child stays in its own log.
+    `uri`: by which the child's log is found again. All else of the child stays in its own log, but for what it called:
+    that is noted beside the result, so that limits on calls hold for both together.
     """
     report = report_of(child, count, max_tokens=max_tokens)
-    return record.tool_result(
-        parent, call_id, report.text, name=name, exit_code=0 if report.finished else 1, uri=uri
-    )
+    data = {"role": "tool", "message": {"name": name}, "uri": uri, CALLS: list(report.calls)}
+    code = 0 if report.finished else 1
+    return parent.append(EventKind.TOOL_RESULT, report.text, data=data, call_id=call_id, exit_code=code).seq
 
 
 def _bounded(text: str, count: Callable[[str], int], most: int) -> tuple[str, int]:

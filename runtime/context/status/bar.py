@@ -10,7 +10,7 @@ from deeproot.runtime.context.status.history import PART, RunHistory
 from deeproot.runtime.context.status.limits import CallLimit, tally
 from deeproot.runtime.context.status.mode import Mode, Outlook, Rates, cheaper_mode
 from deeproot.runtime.context.status.reading import Reading, spell
-from deeproot.runtime.context.status.techniques import Techniques
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
 
 _CHARACTERS_A_TOKEN = 4
@@ -29,7 +29,7 @@ class StatusBar:
         self,
         log: EventLog,
         *,
-        techniques: Techniques = Techniques(),  # noqa: B008  frozen
+        techniques: Techniques = NO_TECHNIQUES,
         limits: Sequence[CallLimit] = (),
         time_sense: TimeSense | None = None,
         mode: Mode | Outlook = Mode.REPLACE,
@@ -46,15 +46,21 @@ class StatusBar:
         return MANUAL if self._time_sense is not None else ""
 
     def update(
-        self, *, now_ns: int, environment: Environment | None = None, extra: Sequence[Reading] = ()
+        self,
+        *,
+        now_ns: int | None = None,
+        environment: Environment | None = None,
+        extra: Sequence[Reading] = (),
     ) -> int | None:
         """Append the status as it is now, if it is another than the last; its event, or None. Call it before each
         `assemble`, when every call of the model is answered.
 
-        `now_ns`: nanoseconds since 1970. `environment`: of the tools, shown if `system_state` is on. `extra`: more lines.
+        `now_ns`: nanoseconds since 1970 (None: when the log's newest event came, so that a run that was killed here and
+        goes on says the same). `environment`: of the tools, shown if `system_state` is on. `extra`: more lines.
         """
         self.history.read()
-        text = spell([*self.readings(now_ns, environment), *extra])
+        now = self.history.last_ns if now_ns is None else now_ns
+        text = spell([*self.readings(now, environment), *extra])
         mode = self._choose(text)
         if text == self.history.status and not self._is_far(mode):
             return None

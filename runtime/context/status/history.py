@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deeproot.runtime.context.branches.report import CALLS as BRANCH_CALLS
 from deeproot.runtime.context.calls import arguments_of, calls_of, spell_call
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import Event, EventKind
@@ -20,7 +21,8 @@ _SPELLED = 400
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """One call that was answered. `seq`: the event of its result; `spelled`: name and arguments on one line."""
+    """One call that was answered, by a sub-agent perhaps. `seq`: the event of its result; `spelled`: name and arguments on
+    one line; empty for a sub-agent's, of which only name and arguments are known."""
 
     seq: int
     name: str
@@ -49,6 +51,8 @@ class RunHistory:
         """The newest reading of each name."""
         self.todo: tuple[Todo, ...] = ()
         self.first_ns: int | None = None
+        self.last_ns = 0
+        """When the newest event that is no status came."""
         self.user_ns: int | None = None
         """When the user last spoke."""
         self.status = ""
@@ -67,6 +71,8 @@ class RunHistory:
             self._read = event.seq
             if self.first_ns is None:
                 self.first_ns = event.time_ns
+            if event.data.get("part") != PART:
+                self.last_ns = event.time_ns
             match event.kind:
                 case EventKind.INSTRUCTION:
                     if event.data.get("role") == "user" and "part" not in event.data:
@@ -81,6 +87,8 @@ class RunHistory:
                     self._state(event)
 
     def _result(self, event: Event) -> None:
+        for made in event.data.get(BRANCH_CALLS, ()):
+            self._add(MadeCall(event.seq, str(made["name"]), arguments_of(made), "", None, "", None))
         since, call = self._open.pop(event.call_id or "", (None, {}))
         name = str(call.get("name") or event.data.get("message", {}).get("name") or "")
         seconds = event.data.get("seconds")
@@ -95,8 +103,12 @@ class RunHistory:
             self.log.text(event)[:_HEAD],
             seconds,
         )
+        self._add(made)
+
+    def _add(self, made: MadeCall) -> None:
         self.calls.append(made)
-        self.counts[name] += 1
+        if made.name:
+            self.counts[made.name] += 1
 
     def _state(self, event: Event) -> None:
         part = event.data.get("part")

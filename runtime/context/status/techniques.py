@@ -24,3 +24,6 @@ class Techniques:
     def all(cls) -> Self:
         """Every one of them."""
         return cls(True, True, True, True, True)
+
+
+NO_TECHNIQUES = Techniques()

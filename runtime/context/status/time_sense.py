@@ -50,7 +50,8 @@ class TimeSense:
 
     def readings(self, calls: Sequence[MadeCall], now_ns: int, first_ns: int | None) -> list[Reading]:
         """What is worth saying now. `first_ns`: when the task began."""
-        found = [self._urgency(now_ns, first_ns), self._persistence(calls), self._vigilance(calls)]
+        own = [call for call in calls if call.spelled]
+        found = [self._urgency(now_ns, first_ns), self._persistence(own), self._vigilance(own)]
         return [reading for reading in found if reading is not None]
 
     def _urgency(self, now_ns: int, first_ns: int | None) -> Reading | None:

@@ -19,6 +19,7 @@ from deeproot.runtime.server.errors import ApiError, as_api_error, invalid
 from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common, new_id
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
@@ -86,7 +87,9 @@ def make_router(max_body_bytes: int) -> APIRouter:
         assembled = await state.working_sets.context(owner, set_id, state.ready().speech)
         return json_response(await asyncio.to_thread(_described, assembled))
 
-    @router.post("/{set_id}/complete", openapi_extra=openapi_body(CompleteRequest))
+    @router.post(
+        "/{set_id}/complete", dependencies=[Depends(has_room)], openapi_extra=openapi_body(CompleteRequest)
+    )
     async def complete(
         set_id: str,
         request: Request,

@@ -36,7 +36,20 @@ SKILLS = (
     Skill("slides", "slides are made", "Write html first."),
     Skill("pdf", "a PDF is read", "Use pypdf."),
 )
-STEPS = ("call", "fail", "parallel", "user", "state", "slides", "pdf", "none", "find", "list", "delegate")
+STEPS = (
+    "call",
+    "fail",
+    "parallel",
+    "user",
+    "state",
+    "slides",
+    "pdf",
+    "none",
+    "find",
+    "list",
+    "delegate",
+    "file",
+)
 MakeSet = Callable[[str, Thinking], WorkingSet]
 
 
@@ -68,6 +81,9 @@ def act(log: EventLog, step: str, i: int, history: StatusBar) -> None:
     if step == "user":
         record.assistant(log, f"Done with {i}.", reasoning="I rest.")
         record.user(log, f"And {i}?")
+    elif step == "file":
+        call(log, "read_file", {"path": f"{i}.py"}, "see below", reasoning="I read it.")
+        record.file_version(log, f"file:///{i}.py", f"x = {i}\n" * 5)
     elif step == "state":
         record.state(log, "branch", f"b{i % 3}")
     elif step in ("call", "fail"):

@@ -35,13 +35,22 @@ def server(flags: list[str]) -> Iterator[ServeProcess]:
 
 def engine_of(server: ServeProcess) -> int:
     """Pid of the server's engine."""
-    (pid,) = children_of(server.pid)
+    (pid,) = engines_of(server.pid)
     return pid
 
 
-def children_of(pid: int) -> list[int]:
+def engines_of(pid: int) -> list[int]:
+    """Engines that a process has started; it has other children too."""
     tasks = Path(f"/proc/{pid}/task")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    return [child for child in children if b"deeproot.runtime.engine_process" in command_of(child)]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def is_gone(pid: int) -> bool:
@@ -168,7 +177,7 @@ def test_the_server_is_killed_in_a_stream(server: ServeProcess) -> None:
 def test_the_engine_and_then_the_server_are_killed(server: ServeProcess) -> None:
     first = engine_of(server)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: children_of(server.pid) not in ([first], []), TIME_LIMIT_S)
+    wait_until(lambda: engines_of(server.pid) not in ([first], []), TIME_LIMIT_S)
     second = engine_of(server)  # it is being loaded
     server.signal(signal.SIGKILL)
     server.wait(TIME_LIMIT_S)
@@ -177,7 +186,7 @@ def test_the_engine_and_then_the_server_are_killed(server: ServeProcess) -> None
 
 def test_the_server_is_told_to_end_while_the_engine_loads(flags: list[str]) -> None:
     with serve(*flags, ready=False) as server:
-        wait_until(lambda: bool(children_of(server.pid)), TIME_LIMIT_S)
+        wait_until(lambda: bool(engines_of(server.pid)), TIME_LIMIT_S)
         engine = engine_of(server)
         wait_until(lambda: not _refuses(server), TIME_LIMIT_S)
         server.signal(signal.SIGTERM)

@@ -18,6 +18,9 @@ from deeproot.runtime.context.checkpoint.trace import read_trace
 from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.prefix_cost import common_prefix
 from deeproot.runtime.context.segments import Zone
+from deeproot.runtime.context.status.bar import StatusBar
+from deeproot.runtime.context.status.limits import CallLimit
+from deeproot.runtime.context.status.time_sense import TimeSense
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.thinking import Thinking, ThinkingRule, thinking_rule
 from deeproot.runtime.context.three_zones import ThreeZones
@@ -123,6 +126,35 @@ def test_one_that_is_alone_shares_the_root_only(log: EventLog, make_set: MakeSet
     assert "secret output" not in text_of(child)
     assert "Make the tests pass" not in text_of(child)
     assert read_trace(alone(log, "Find main().")).goal.startswith("From here on you work on a branch")
+
+
+def test_limits_hold_for_parent_and_child_together(log: EventLog) -> None:
+    begin(log)
+    call(log, "phone_call", {"to": "Xfinity"}, "busy")
+    record.assistant(log, "", tool_calls=[CALL])
+    child = fork(log, "Phone them.")
+    bar = StatusBar(child, limits=[CallLimit("phone_call", 3, "to")])
+    call(child, "phone_call", {"to": "Xfinity"}, "busy")
+    call(child, "phone_call", {"to": "Xfinity"}, "busy")
+    seq = bar.update()
+    assert seq is not None
+    assert "(3/3) -> maximum reached" in child.text(child.event(seq))
+    record.assistant(child, "Nobody answers.")
+    assert [made["name"] for made in report_of(child, len).calls] == ["phone_call"] * 2
+    join(log, "d1", child, len)
+    parents = StatusBar(log, limits=[CallLimit("phone_call", 3, "to")])
+    seq = parents.update()
+    assert seq is not None
+    assert "phone_call to Xfinity: 3 calls (3/3) -> maximum reached" in log.text(log.event(seq))
+    sense = TimeSense(searches=frozenset(["phone_call"]))
+    assert sense.readings(parents.history.calls, 0, None) == []
+
+
+def test_a_fork_that_says_nothing_does_not_speak_for_its_parent(log: EventLog) -> None:
+    begin(log)
+    record.assistant(log, "I am the parent.")
+    child = fork(log, "Find it.")
+    assert report_of(child, len).text == "No report: the sub-agent stopped after 0 calls."
 
 
 def test_a_call_is_not_cut_in_two(log: EventLog) -> None:

@@ -1,11 +1,15 @@
 """The status at the end of each prompt: what it says, where it stands, and that nothing before it moves."""
 
 import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 
+from deeproot.runtime.cli import main
 from deeproot.runtime.context import record
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.items import LayoutPolicy
@@ -21,7 +25,7 @@ from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenise import SegmentTokenizer
-from deeproot.runtime.context.tokenizer import TokenizersAdapter
+from deeproot.runtime.context.tokenizer import TokenIds, TokenizersAdapter
 from deeproot.runtime.context.working_set import Context, WorkingSet
 
 from ..agent_turns import TAIL, begin, call, extends, linted, stable, text_of
@@ -74,7 +78,7 @@ def test_every_call_extends_the_last(make_set: MakeSet, log: EventLog, mode: Mod
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_with_the_real_tokenizer_and_template(
-    smollm2: tuple[tokenizers.Tokenizer, str], log: EventLog, mode: Mode
+    smollm2: tuple[tokenizers.Tokenizer, str], log: EventLog, mode: Mode, tmp_path: Path
 ) -> None:
     made, source = smollm2
     working_set = WorkingSet(
@@ -91,6 +95,9 @@ def test_with_the_real_tokenizer_and_template(
         before = text_of(earlier)[: text_of(earlier).rindex("<agent_status>")].rstrip()
         assert text_of(later).startswith(before)
     assert linted(contexts).breaks == ()
+    calls = tmp_path / "requests.jsonl"
+    calls.write_text("".join(json.dumps(context.request(model="m")) + "\n" for context in contexts))
+    assert main(["lint", str(calls)]) == 0
 
 
 def test_the_status_is_at_the_very_end_but_for_the_reminder(make_set: MakeSet, log: EventLog) -> None:
@@ -115,6 +122,9 @@ def test_a_loop_that_thinks_goes_on_thinking(
         return bpe.decode(context.token_ids.tolist(), skip_special_tokens=False)
 
     assert [prompt(context).count("I weigh it.") for context in contexts] == [0, 1, 2, 3, 4]
+    record.file_version(log, "file:///a.py", "x = 1\n")
+    record.diagnostic(log, "a.py:1: x is unused")
+    assert prompt(make_set(template="qwen3").assemble(log)).count("I weigh it.") == 5
     assert [m["role"] for m in contexts[-1].messages[-2:]] == ["assistant", "tool"]
     assert str(contexts[-1].messages[-1]["content"]).count("<agent_status>") == 1
     assert all(extends(a, b) for a, b in itertools.pairwise(contexts))
@@ -201,6 +211,21 @@ def test_a_status_whose_turn_is_left_out_stands_at_the_tail(
     assert places == {False, True}
 
 
+def test_a_run_that_was_killed_says_the_same(log: EventLog) -> None:
+    begin(log)
+    call(log, "bash", {}, "ok")
+
+    def bar() -> StatusBar:
+        return StatusBar(log, techniques=Techniques.all(), time_sense=TimeSense(100))
+
+    seq = bar().update(environment=Environment("/repo"))
+    assert seq is not None
+    assert "time: 2023-11-14T22:13:25Z" in log.text(log.event(seq))
+    assert bar().update(environment=Environment("/repo")) is None
+    call(log, "bash", {}, "ok")
+    assert bar().update(environment=Environment("/repo")) is not None
+
+
 def test_replay_gives_the_same_bytes(make_set: MakeSet, log: EventLog) -> None:
     bar = StatusBar(log, techniques=Techniques.all(), time_sense=TimeSense(60), mode=Mode.APPEND)
     contexts = run(log, make_set(techniques=Techniques.all()), bar, 5)
@@ -236,21 +261,43 @@ def test_the_cheaper_mode_by_length_and_rate(rates: Rates, mode: Mode) -> None:
     assert cheaper_mode(rates, Prices()) is mode
 
 
+def played(make_set: MakeSet, mode: Mode | None, turns: int) -> tuple[float, Rates]:
+    """Dollars of a run's prompts with a cache that keeps every prompt and reply, and the run's rates."""
+    now = iter(range(1_700_000_000, 1_800_000_000))
+    log = EventLog.memory(clock=lambda: next(now) * 10**9)
+    working_set = make_set(AppendOnly())
+    begin(log)
+    known: list[TokenIds] = []
+    computed = cached = status = reply = 0
+    for i in range(turns):
+        if mode is not None:
+            StatusBar(log, mode=mode).update(
+                now_ns=0, extra=[Reading("turn", f"number {i}, all is well" * 4)]
+            )
+        prompt = working_set.assemble(log)
+        reused = max((common_prefix(earlier, prompt.token_ids) for earlier in known), default=0)
+        cached, computed = cached + reused, computed + prompt.token_ids.size - reused
+        call(log, "bash", {"n": i}, "ok", said="I think that it is this or that. " * 4)
+        segments = {segment.key: segment for segment in working_set.assemble(log).segments}
+        said = segments[f"e{len(log) - 1}"].token_ids
+        opening = next(b for b in prompt.boundaries if b.key == "generation_prompt")
+        known.append(np.concatenate([prompt.token_ids[: opening.start], said]))
+        reply += said.size
+        status += sum(b.end - b.start for b in prompt.boundaries if b.key in ("status", f"e{len(log) - 2}"))
+    prices = Prices()
+    return (computed * prices.full + cached * prices.cached) / 1e6, Rates(
+        status / turns, reply / turns, 1, turns
+    )
+
+
 @pytest.mark.parametrize("mode", list(Mode))
-def test_dollars_are_those_of_a_played_run(mode: Mode) -> None:
-    """Call by call with a cache that keeps everything: what a status adds to the same run without one."""
-    status, reply, turns, prices = 50, 200, 40, Prices()
-    total = 0.0
-    carried = 0
-    for turn in range(turns):
-        if mode is Mode.REPLACE:
-            # All of the reply before stood behind the old status.
-            total += status * prices.full + reply * (prices.full - prices.cached)
-        else:
-            total += carried * prices.cached + status * prices.full
-            carried += status
-        assert turn >= 0
-    assert dollars(mode, Rates(status, reply, 1.0, turns), prices) == pytest.approx(total / 1e6)
+def test_dollars_are_those_of_a_played_run(make_set: MakeSet, mode: Mode) -> None:
+    """What a status adds to the same run without one, token by token, is what the formula says."""
+    turns = 25
+    without, _ = played(make_set, None, turns)
+    total, rates = played(make_set, mode, turns)
+    assert rates.status > 50
+    assert dollars(mode, rates, Prices()) == pytest.approx(total - without, rel=0.1)
 
 
 def test_an_outlook_chooses_from_the_run_and_stays(log: EventLog) -> None:
