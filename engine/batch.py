@@ -110,6 +110,10 @@ class Sampled:
 
     token_ids: Int32Array
     """`[N]`"""
+    sound: NDArray[np.bool_] | None = None
+    """`[N]` whether the logits were numbers; a token of others means nothing. None: all were."""
+    sound_chunks: NDArray[np.bool_] | None = None
+    """The same of the hidden states that end the sequences without logits, in order. None: all were."""
     logprobs: Logprobs | None = None
     """Of the rows whose `num_logprobs` is not -1, in order."""
     prompt_logprobs: Logprobs | None = None

@@ -1,5 +1,6 @@
 """One step of the model: batch in, sampled tokens out, and the device left to work meanwhile."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -26,9 +27,14 @@ class PendingSampled:
         tokens: torch.Tensor,
         logprobs: PendingLogprobs | None = None,
         prompt_logprobs: PendingLogprobs | None = None,
+        sound: torch.Tensor | None = None,
+        sound_chunks: torch.Tensor | None = None,
     ) -> None:
-        """tokens: `[N]` on any device."""
+        """tokens: `[N]` on any device. sound: `[N]` bool there, whether each row of logits was of numbers; None: all.
+        sound_chunks: see `Sampled`."""
         self._tokens = HostCopy(tokens.to(torch.int32))
+        self._sound = None if sound is None else HostCopy(sound)
+        self._sound_chunks = None if sound_chunks is None else HostCopy(sound_chunks)
         self._logprobs = logprobs
         self._prompt_logprobs = prompt_logprobs
 
@@ -36,6 +42,8 @@ class PendingSampled:
         """Wait until it is there. Raises what the step failed with."""
         return Sampled(
             self._tokens.wait().numpy(),
+            None if self._sound is None else self._sound.wait().numpy(),
+            None if self._sound_chunks is None else self._sound_chunks.wait().numpy(),
             None if self._logprobs is None else self._logprobs.result(),
             None if self._prompt_logprobs is None else self._prompt_logprobs.result(),
         )
@@ -84,6 +92,9 @@ class Runner:
             self._sampled,
             None if wanted is None else sampled_logprobs(logits, self._sampled, wanted, self._logprobs_of),
             None if of_prompt is None else self._prompt_logprobs(hidden, of_prompt),
+            # NaN and infinity anywhere in a row are its greatest; a row of nothing but -inf has no token either.
+            torch.isfinite(logits.amax(-1)),
+            self._sound_chunks(hidden, batch),
         )
 
     def forward(self, batch: ForwardBatch) -> Sampled:
@@ -128,6 +139,14 @@ class Runner:
         if self.fixed_rows is None:
             return self.model.logits(hidden)
         return self.fixed_rows.map_rows(self.model.logits, hidden)
+
+    def _sound_chunks(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor | None:
+        """What is computed from a token that is no number is none either, up to the last token of a chunk."""
+        last = batch.cu_seqlens_q[1:] - 1
+        of_chunks = last[~np.isin(last, batch.logits_indices)]
+        if not len(of_chunks):
+            return None
+        return torch.isfinite(hidden[to_device(of_chunks.astype(np.int64), self._device)]).all(-1)
 
     def _prompt_logprobs(self, hidden: torch.Tensor, wanted: PromptLogprobsBatch) -> PendingLogprobs:
         indices = torch.split(to_device(wanted.indices, self._device), _PROMPT_ROWS)

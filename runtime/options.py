@@ -114,6 +114,8 @@ class LimitOptions:
     """For the body of a request to arrive."""
     slow_reader_timeout_s: float = 60.0
     """How long a client may let a stream stand still before it is cut off."""
+    stuck_after_s: float = 60.0
+    """A step of the engine that takes longer is named in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
