@@ -17,7 +17,7 @@ from deeproot.runtime.server import (
 )
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
-from deeproot.runtime.server.cache_routes import PriceRequest, ProbeRequest
+from deeproot.runtime.server.cache_routes import PriceRequest, ProbeRequest, WarmRequest
 from deeproot.runtime.server.errors import install_error_handlers
 from deeproot.runtime.server.messages_api import routes as messages_routes
 from deeproot.runtime.server.messages_api.errors import error_body
@@ -47,6 +47,7 @@ _BODIES: tuple[type[RequestModel], ...] = (
     ForkRequest,
     RewindRequest,
     CloseRequest,
+    WarmRequest,
 )
 
 

@@ -36,6 +36,7 @@ class Serving:
     searches: SearchMemory = field(default_factory=SearchMemory)
     pauses: ToolPauses = field(default_factory=ToolPauses)
     roots: SharedRoots = field(default_factory=SharedRoots)
+    warmings: set[asyncio.Task[None]] = field(default_factory=set)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     """What is being told to the engine beside the answers."""
 

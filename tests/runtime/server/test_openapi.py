@@ -23,6 +23,7 @@ PATHS = {
     "/detokenize",
     "/v1/cache/probe",
     "/v1/cache/price",
+    "/v1/cache/warm",
 }
 
 
