@@ -108,7 +108,9 @@ def opened(browser: str, url: str, folder: Path, size: tuple[int, int] = (1000, 
         try:
             port = _port(folder / "DevToolsActivePort", process)
             target = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank", timeout=60).json()
-            with connect(target["webSocketDebuggerUrl"], max_size=None, open_timeout=60) as socket:
+            # What is not read at once, since a test waits for something else, is kept.
+            unhurried = {"max_size": None, "max_queue": None, "ping_interval": None, "open_timeout": 60}
+            with connect(target["webSocketDebuggerUrl"], **unhurried) as socket:
                 page = Page(socket)
                 page.call("Page.navigate", url=url)
                 page.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
