@@ -11,14 +11,14 @@ LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-AttentionBackendName = Literal["auto", "torch", "triton", "flash"]
+AttentionBackendName = Literal["auto", "cpu", "torch", "triton", "flash"]
 KVCacheDtype = Literal["auto", "fp8"]
 Overlap = Literal["auto", "on", "off"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
-ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "torch", "triton", "flash")
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "cpu", "torch", "triton", "flash")
 KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
