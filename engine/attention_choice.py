@@ -9,13 +9,17 @@ from typing import Literal
 import torch
 
 from deeproot.engine.attention import AttentionBackend, BatchLimits
+from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.attention_flash import FlashAttention
+from deeproot.engine.attention_tiles import TileAttention
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.page_ops import PageOps, TorchPageOps
 from deeproot.kernels.configs import HEAD_DIMS, MAX_GROUP
+from deeproot.kernels.cpu.build import BuildError, abilities_here
+from deeproot.kernels.cpu.library import KINDS, MAX_HEAD_DIM, CpuLibrary
 
-AttentionName = Literal["torch", "triton", "flash"]
+AttentionName = Literal["cpu", "torch", "triton", "flash"]
 _HOPPER = (9, 0)
 
 
@@ -32,6 +36,8 @@ class AttentionNeeds:
     """What the model computes in."""
     layout: KVLayout | None = None
     num_qo_heads: int = 0
+    deterministic: bool = False
+    """Whether a row's result may depend on that row and what it sees only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class AttentionSetup:
     scale: float | None = None
     cap: float | None = None
     windows: Sequence[int | None] = ()
+    deterministic: bool = False
+    """As in AttentionNeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,37 @@ def _nothing(needs: AttentionNeeds) -> None:
 
 
 def _make_torch(setup: AttentionSetup) -> AttentionBackend:
+    if setup.deterministic:
+        return TileAttention(setup.pool, setup.scale, setup.cap, setup.windows)
     return TorchAttention(setup.pool, setup.scale, setup.cap, setup.windows, setup.dtype)
+
+
+def _cpu_lacks(needs: AttentionNeeds) -> str | None:
+    layout = needs.layout
+    if needs.device.type != "cpu":
+        return "it is for CPUs"
+    if layout is not None and layout.dtype not in KINDS:
+        return "it has no e4m3 K and V: use --kv-cache-dtype auto"
+    if layout is not None and layout.head_dim > MAX_HEAD_DIM:
+        return f"heads of {layout.head_dim} are larger than {MAX_HEAD_DIM}"
+    try:
+        # Compiled here if it has not been yet: only then is it known to be usable.
+        CpuLibrary()
+    except (BuildError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _cpu_stands_back(needs: AttentionNeeds) -> str | None:
+    if needs.device.type != "cpu":
+        return "it is for CPUs"
+    if not abilities_here().avx2:
+        return "this CPU has neither AVX-512 nor AVX2; --attention-backend cpu tries it"
+    return None
+
+
+def _make_cpu(setup: AttentionSetup) -> AttentionBackend:
+    return CpuAttention(setup.pool, setup.num_qo_heads, CpuLibrary(), setup.scale, setup.cap, setup.windows)
 
 
 def _triton_lacks(needs: AttentionNeeds) -> str | None:
@@ -162,7 +200,7 @@ def _triton_stands_back(needs: AttentionNeeds) -> str | None:
 
 def _make_triton(setup: AttentionSetup) -> AttentionBackend:
     # Not at the top: Triton is not there on every machine that runs the torch backend.
-    from deeproot.engine.attention_triton import TritonAttention
+    from deeproot.engine.attention_triton import ROW_BY_ROW, TritonAttention
 
     return TritonAttention(
         setup.pool,
@@ -172,6 +210,7 @@ def _make_triton(setup: AttentionSetup) -> AttentionBackend:
         setup.scale,
         setup.cap,
         setup.windows,
+        ROW_BY_ROW if setup.deterministic else None,
     )
 
 
@@ -184,6 +223,8 @@ def _triton_page_ops() -> PageOps:
 def _flash_lacks(needs: AttentionNeeds) -> str | None:
     if needs.device.type != "cuda":
         return "it needs a CUDA GPU"
+    if needs.deterministic:
+        return "how it divides the work depends on the batch, so that --deterministic cannot use it"
     if not any(map(importlib.util.find_spec, ("flash_attn_interface", "flash_attn"))):
         return "flash-attn is not installed (pip install flash-attn --no-build-isolation)"
     if needs.dtype == torch.float32:
@@ -213,6 +254,14 @@ _BACKENDS = (
         _triton_stands_back,
         _make_triton,
         _triton_page_ops,
+    ),
+    _Backend(
+        "cpu",
+        "C++ compiled for this CPU, which reads pages in place",
+        _cpu_lacks,
+        _cpu_stands_back,
+        _make_cpu,
+        TorchPageOps,
     ),
     _Backend("torch", "it runs wherever torch does", _nothing, _nothing, _make_torch, TorchPageOps),
     _Backend("flash", "", _flash_lacks, _flash_stands_back, _make_flash, TorchPageOps),

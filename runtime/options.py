@@ -11,14 +11,14 @@ LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-AttentionBackendName = Literal["auto", "torch", "triton", "flash"]
+AttentionBackendName = Literal["auto", "cpu", "torch", "triton", "flash"]
 KVCacheDtype = Literal["auto", "fp8"]
 Overlap = Literal["auto", "on", "off"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
-ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "torch", "triton", "flash")
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "cpu", "torch", "triton", "flash")
 KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
@@ -72,6 +72,8 @@ class EngineOptions:
     """Make the next step while one runs; auto: on a GPU."""
     enforce_eager: bool = False
     """No CUDA graphs."""
+    deterministic: bool = False
+    """Logits of a token depend on what it follows alone, bit for bit; slower."""
     kv_cache_memory_bytes: int | None = None
     """None: a share of the memory that is free."""
     gpu_memory_utilization: float = 0.9
@@ -112,6 +114,8 @@ class LimitOptions:
     """For the body of a request to arrive."""
     slow_reader_timeout_s: float = 60.0
     """How long a client may let a stream stand still before it is cut off."""
+    stuck_after_s: float = 60.0
+    """A step of the engine that takes longer is named in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,12 @@ class ServerOptions:
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None
     """What the machine costs, for the prices that the server tells; None: not known."""
+    cors_origins: tuple[str, ...] = ()
+    """Sites whose pages may use the server, such as `https://example.org`; `*` is all of them."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a loopback server without keys answers to, beside localhost and addresses."""
+    otlp_traces_endpoint: str | None = None
+    """Where traces go, by OTLP over HTTP; None: nowhere."""
     limits: LimitOptions = field(default_factory=LimitOptions)
     log_level: str = "info"
     log_format: LogFormat = "text"

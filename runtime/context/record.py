@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deeproot.runtime.context.event_log import EventLog, EventLogError
+from deeproot.runtime.context.event_log import EventLog, EventLogError, NewEvent
 from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.frozen_tools import spell_tools
 
@@ -47,12 +47,19 @@ def assistant(
     log: EventLog, text: str, *, tool_calls: Sequence[Mapping[str, Any]] = (), reasoning: str = ""
 ) -> int:
     """The model's message as it came: `tool_calls` in OpenAI's form, `reasoning` apart."""
+    return log.extend([assistant_event(text, tool_calls=tool_calls, reasoning=reasoning)])[0].seq
+
+
+def assistant_event(
+    text: str, *, tool_calls: Sequence[Mapping[str, Any]] = (), reasoning: str = ""
+) -> NewEvent:
+    """What `assistant` appends."""
     message: dict[str, Any] = {}
     if tool_calls:
         message["tool_calls"] = [dict(call) for call in tool_calls]
     if reasoning:
         message["reasoning_content"] = reasoning
-    return log.append(EventKind.ASSISTANT, text, data={"role": "assistant", "message": message}).seq
+    return NewEvent(EventKind.ASSISTANT, text, {"role": "assistant", "message": message})
 
 
 def tool_result(
@@ -112,9 +119,21 @@ def usage(
     ttft_s: float | None = None,
 ) -> int:
     """What the server reported of the call whose answer was appended last; `ttft_s`: seconds to the first token."""
-    if not 0 <= cached_tokens <= prompt_tokens or output_tokens < 0:
+    made = usage_event(
+        prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens, ttft_s=ttft_s
+    )
+    return log.extend([made])[0].seq
+
+
+def usage_event(
+    *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int, ttft_s: float | None = None
+) -> NewEvent:
+    """What `usage` appends. `cached_tokens` None: the server does not say."""
+    if not 0 <= (cached_tokens or 0) <= prompt_tokens or output_tokens < 0:
         raise EventLogError(
             f"usage of {prompt_tokens} prompt, {cached_tokens} cached, {output_tokens} output tokens cannot be"
         )
-    data = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "output_tokens": output_tokens}
-    return log.append(EventKind.STATE_CHANGE, data={"part": "usage", **data, "ttft_s": ttft_s}).seq
+    data = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    if cached_tokens is not None:
+        data["cached_tokens"] = cached_tokens
+    return NewEvent(EventKind.STATE_CHANGE, data={"part": "usage", **data, "ttft_s": ttft_s})

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.explain.report import Explanation
+from deeproot.runtime.server.tracing import NoTracer, Tracer
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.stats import EngineStats
 
@@ -18,7 +19,9 @@ _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2,
 class Metrics:
     """Counters and histograms that the server feeds, and gauges read from the engine on each scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        """tracer: who hears of each request beside the counters."""
+        self.tracer = tracer or NoTracer()
         registry = CollectorRegistry()
         self._registry = registry
 
@@ -119,6 +122,16 @@ class _EngineGauges(Collector):
         )
         if stats is None:
             return
+        yield GaugeMetricFamily(
+            "deeproot_engine_step_age_seconds",
+            "How long the step that is being computed has been running",
+            self._client.step_age_s(),
+        )
+        yield GaugeMetricFamily(
+            "deeproot_engine_silence_seconds",
+            "For how long the engine has given no sign of life",
+            self._client.silence_s(),
+        )
         counters = stats.counters
         private = stats.num_pages - stats.num_free_pages - stats.num_cached_pages
         yield GaugeMetricFamily("deeproot_requests_running", "Requests that run", stats.num_running)
