@@ -11,6 +11,7 @@ import torch
 from deeproot.engine.attention import AttentionBackend, BatchLimits
 from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.attention_flash import FlashAttention
+from deeproot.engine.attention_tiles import TileAttention
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.page_ops import PageOps, TorchPageOps
@@ -35,6 +36,8 @@ class AttentionNeeds:
     """What the model computes in."""
     layout: KVLayout | None = None
     num_qo_heads: int = 0
+    deterministic: bool = False
+    """Whether a row's result may depend on that row and what it sees only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class AttentionSetup:
     scale: float | None = None
     cap: float | None = None
     windows: Sequence[int | None] = ()
+    deterministic: bool = False
+    """As in AttentionNeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,8 @@ def _nothing(needs: AttentionNeeds) -> None:
 
 
 def _make_torch(setup: AttentionSetup) -> AttentionBackend:
+    if setup.deterministic:
+        return TileAttention(setup.pool, setup.scale, setup.cap, setup.windows)
     return TorchAttention(setup.pool, setup.scale, setup.cap, setup.windows, setup.dtype)
 
 
@@ -119,6 +126,8 @@ def _cpu_lacks(needs: AttentionNeeds) -> str | None:
     layout = needs.layout
     if needs.device.type != "cpu":
         return "it is for CPUs"
+    if needs.deterministic:
+        return "a chunk's sums are not taken as a single token's are, so that --deterministic cannot use it"
     if layout is not None and layout.dtype not in KINDS:
         return "it has no e4m3 K and V: use --kv-cache-dtype auto"
     if layout is not None and layout.head_dim > MAX_HEAD_DIM:
@@ -193,7 +202,7 @@ def _triton_stands_back(needs: AttentionNeeds) -> str | None:
 
 def _make_triton(setup: AttentionSetup) -> AttentionBackend:
     # Not at the top: Triton is not there on every machine that runs the torch backend.
-    from deeproot.engine.attention_triton import TritonAttention
+    from deeproot.engine.attention_triton import ROW_BY_ROW, TritonAttention
 
     return TritonAttention(
         setup.pool,
@@ -203,6 +212,7 @@ def _make_triton(setup: AttentionSetup) -> AttentionBackend:
         setup.scale,
         setup.cap,
         setup.windows,
+        ROW_BY_ROW if setup.deterministic else None,
     )
 
 
@@ -215,6 +225,8 @@ def _triton_page_ops() -> PageOps:
 def _flash_lacks(needs: AttentionNeeds) -> str | None:
     if needs.device.type != "cuda":
         return "it needs a CUDA GPU"
+    if needs.deterministic:
+        return "how it divides the work depends on the batch, so that --deterministic cannot use it"
     if not any(map(importlib.util.find_spec, ("flash_attn_interface", "flash_attn"))):
         return "flash-attn is not installed (pip install flash-attn --no-build-isolation)"
     if needs.dtype == torch.float32:
