@@ -148,6 +148,12 @@ class ServerOptions:
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None
     """What the machine costs, for the prices that the server tells; None: not known."""
+    cors_origins: tuple[str, ...] = ()
+    """Sites whose pages may use the server, such as `https://example.org`; `*` is all of them."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a loopback server without keys answers to, beside localhost and addresses."""
+    otlp_traces_endpoint: str | None = None
+    """Where traces go, by OTLP over HTTP; None: nowhere."""
     limits: LimitOptions = field(default_factory=LimitOptions)
     log_level: str = "info"
     log_format: LogFormat = "text"

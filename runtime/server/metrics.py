@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.explain.report import Explanation
+from deeproot.runtime.server.tracing import NoTracer, Tracer
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.stats import EngineStats
 
@@ -18,7 +19,9 @@ _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2,
 class Metrics:
     """Counters and histograms that the server feeds, and gauges read from the engine on each scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        """tracer: who hears of each request beside the counters."""
+        self.tracer = tracer or NoTracer()
         registry = CollectorRegistry()
         self._registry = registry
 
@@ -74,6 +77,13 @@ class Metrics:
         """Count what was computed by why it was not cached."""
         for miss in explanation.misses:
             self._missed.labels(miss.cause.value).inc(miss.tokens)
+
+    def missed_tokens(self) -> dict[str, int]:
+        """Prompt tokens that were computed, by why they were not cached."""
+        samples = [sample for metric in self._missed.collect() for sample in metric.samples]
+        return {
+            sample.labels["cause"]: int(sample.value) for sample in samples if sample.name.endswith("_total")
+        }
 
     def count_request(self, endpoint: str, finish_reason: str, duration_s: float) -> None:
         self._requests.labels(endpoint, finish_reason).inc()
