@@ -14,7 +14,7 @@ from deeproot.bench.cachesim.layouts import SHARE, layouts, stage
 from deeproot.bench.cachesim.logs import airline_logs, made_logs, read_log
 from deeproot.bench.cachesim.prices import PRICES, PriceTable, read_prices
 from deeproot.bench.cachesim.replaying import Totals, replay_everywhere
-from deeproot.bench.cachesim.tables import text_table
+from deeproot.bench.report.text import text_table
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.measure.replay import PLAIN_TEMPLATE, RoughTokenizer
