@@ -95,8 +95,8 @@ CONVERSATIONS: Mapping[str, Callable[[str], list[Messages]]] = {
 """Forms of files that hold whole conversations, and what reads them."""
 FORMS: Mapping[str, Callable[[str, Renderer], list[Call]]] = {
     "requests": _requests,
-    "blocks": _blocks,
     **{form: _conversations(of) for form, of in CONVERSATIONS.items()},
+    "blocks": _blocks,
 }
 """OpenAI chat completion requests, one a line; whole conversations; ShareGPT; a SWE-agent trajectory; block ids."""
 
