@@ -34,7 +34,7 @@ def measure(batches: list[int], steps: int) -> dict[str, float]:
         for _ in range(20):
             decode.step()
         found[f"decode {batch}"] = _median_us([_timed(decode.step) for _ in range(steps)])
-    found["turn"] = _turn(max(10, steps // 10))
+    found["turn"] = _turn(max(10, steps // 2))
     return found
 
 

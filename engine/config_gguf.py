@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deeproot.engine.config import ConfigError, ModelConfig, RopeConfig
-from deeproot.engine.config_keys import Keys
+from deeproot.engine.config_keys import MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, Keys
 from deeproot.engine.gguf import GGUFFile
 
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
@@ -31,7 +31,9 @@ def config_from_gguf(file: GGUFFile, max_model_len: int | None = None) -> ModelC
     _refuse_unsupported(keys, arch)
     num_heads = keys.positive_int(f"{arch}.attention.head_count")
     hidden_size = keys.positive_int(f"{arch}.embedding_length")
-    head_dim = keys.positive_int(f"{arch}.attention.key_length", hidden_size // num_heads)
+    head_dim = keys.positive_int(
+        f"{arch}.attention.key_length", hidden_size // num_heads, maximum=MAX_HEAD_DIM
+    )
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     num_tokens = len(tokens) if isinstance(tokens, list) and tokens else None
     shared = ModelConfig(
@@ -39,11 +41,11 @@ def config_from_gguf(file: GGUFFile, max_model_len: int | None = None) -> ModelC
         vocab_size=keys.positive_int(f"{arch}.vocab_size", num_tokens),
         hidden_size=hidden_size,
         intermediate_size=keys.positive_int(f"{arch}.feed_forward_length"),
-        num_layers=keys.positive_int(f"{arch}.block_count"),
+        num_layers=keys.positive_int(f"{arch}.block_count", maximum=MAX_LAYERS),
         num_qo_heads=num_heads,
         num_kv_heads=keys.positive_int(f"{arch}.attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        max_position_embeddings=keys.positive_int(f"{arch}.context_length"),
+        max_position_embeddings=keys.positive_int(f"{arch}.context_length", maximum=MAX_POSITIONS),
         rms_norm_eps=keys.positive_float(f"{arch}.attention.layer_norm_rms_epsilon"),
         rope=_rope(file, keys, arch, head_dim, max_model_len),
         tie_word_embeddings="output.weight" not in file.tensors,
@@ -86,7 +88,7 @@ def _longrope(
     file: GGUFFile, keys: Keys, arch: str, plain: RopeConfig, max_model_len: int | None
 ) -> RopeConfig:
     """See `rope_config`: one of two lists of divisors, by the longest sequence to be served."""
-    longest = keys.positive_int(f"{arch}.context_length")
+    longest = keys.positive_int(f"{arch}.context_length", maximum=MAX_POSITIONS)
     original = keys.positive_int(f"{arch}.rope.scaling.original_context_length", longest)
     name = "long" if min(max_model_len or longest, longest) > original else "short"
     if f"rope_factors_{name}.weight" not in file.tensors:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from deeproot.engine.config import SUPPORTED_ARCHITECTURES, Activation, ConfigError, ModelConfig, RopeConfig
-from deeproot.engine.config_keys import Keys
+from deeproot.engine.config_keys import MAX_HEAD_DIM, MAX_LAYERS, MAX_POSITIONS, Keys
 from deeproot.engine.config_quant import read_weight_tile
 from deeproot.engine.rope_config import read_rope, rope_keys
 
@@ -25,15 +25,17 @@ def config_from_dict(data: Mapping[str, Any], max_model_len: int | None = None) 
     weight_tile = read_weight_tile(data)
     num_heads = keys.positive_int("num_attention_heads")
     hidden_size = keys.positive_int("hidden_size")
-    head_dim = keys.positive_int("head_dim", _HEAD_DIMS.get(architecture, hidden_size // num_heads))
-    max_positions = keys.positive_int("max_position_embeddings", 2048)
+    head_dim = keys.positive_int(
+        "head_dim", _HEAD_DIMS.get(architecture, hidden_size // num_heads), maximum=MAX_HEAD_DIM
+    )
+    max_positions = keys.positive_int("max_position_embeddings", 2048, maximum=MAX_POSITIONS)
     rope, local_rope, longest = _ropes(data, architecture, head_dim, max_positions, max_model_len)
     shared = ModelConfig(
         architecture=architecture,
         vocab_size=keys.positive_int("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=keys.positive_int("intermediate_size"),
-        num_layers=keys.positive_int("num_hidden_layers"),
+        num_layers=keys.positive_int("num_hidden_layers", maximum=MAX_LAYERS),
         num_qo_heads=num_heads,
         num_kv_heads=keys.positive_int("num_key_value_heads", num_heads),
         head_dim=head_dim,

@@ -7,6 +7,11 @@ from typing import Any
 
 from deeproot.engine.config import ConfigError
 
+MAX_LAYERS = 1024
+MAX_POSITIONS = 2**24
+MAX_HEAD_DIM = 1024
+"""Each takes memory before any weight is looked at: layers for their windows, positions and heads for rotary tables."""
+
 
 class Keys:
     """A mapping from outside. A key that is absent or null takes the default, if there is one.
@@ -27,10 +32,14 @@ class Keys:
         """An error to raise."""
         return ConfigError(f"{self.where}: {key!r} must be {wanted}, got {str(value)[:80]!r}")
 
-    def positive_int(self, key: str, default: int | None = None, minimum: int = 1) -> int:
+    def positive_int(
+        self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31 - 1
+    ) -> int:
         value = self._get(key, default)
-        if type(value) is not int or not minimum <= value < 2**31:
+        if type(value) is not int or value < minimum:
             raise self.wrong(key, f"a whole number of at least {minimum}", value)
+        if value > maximum:
+            raise self.wrong(key, f"at most {maximum}", value)
         return value
 
     def optional_int(self, key: str, absent: int | None = None) -> int | None:

@@ -4,9 +4,11 @@ Every count, length and offset of the header is checked against the size of the 
 byte is read, so that a damaged or hostile file gives a GGUFError and nothing else.
 """
 
+import itertools
 import math
 import mmap
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
@@ -21,6 +23,10 @@ MetadataValue = int | float | bool | str | list[Any]
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
+_MAX_HEADER_BYTES = 256 * 2**20
+"""Vocabularies of a quarter of a million tokens, with their merges, take some 10 MB."""
+_MAX_KEYS, _MAX_TENSORS = 2**16, 2**18
+"""Beyond reason: a Python object is made of each."""
 _MIN_KV_BYTES = 13
 """Length of the key, its type and a value of one byte."""
 _MIN_TENSOR_BYTES = 32
@@ -120,13 +126,14 @@ class _HeaderParser:
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self._end = len(data)
+        self._file_end = len(data)
+        self._end = min(self._file_end, _MAX_HEADER_BYTES)
         self._pos = 0
 
     def parse(self) -> tuple[int, dict[str, MetadataValue], dict[str, GGUFTensor]]:
         version = self._version()
-        num_tensors = self._count("number of tensors", _MIN_TENSOR_BYTES)
-        num_keys = self._count("number of metadata keys", _MIN_KV_BYTES)
+        num_tensors = self._count("number of tensors", _MIN_TENSOR_BYTES, _MAX_TENSORS)
+        num_keys = self._count("number of metadata keys", _MIN_KV_BYTES, _MAX_KEYS)
         metadata: dict[str, MetadataValue] = {}
         for _ in range(num_keys):
             key = self._string("a metadata key")
@@ -151,10 +158,15 @@ class _HeaderParser:
         start = self._pos
         if num_bytes > self._end - start:
             raise GGUFError(
-                f"{what}: {num_bytes} bytes wanted at offset {start} of {self._end}; is the file cut off?"
+                f"{what}: {num_bytes} bytes wanted at offset {start} of {self._end}; {self._why_too_long()}"
             )
         self._pos = start + num_bytes
         return start
+
+    def _why_too_long(self) -> str:
+        if self._end < self._file_end:
+            return f"a header may have {_MAX_HEADER_BYTES} bytes at most"
+        return "is the file cut off?"
 
     def _u32(self, what: str) -> int:
         value: int = _U32.unpack_from(self._data, self._take(4, what))[0]
@@ -164,11 +176,13 @@ class _HeaderParser:
         value: int = _U64.unpack_from(self._data, self._take(8, what))[0]
         return value
 
-    def _count(self, what: str, min_bytes: int) -> int:
-        """A number of things of at least `min_bytes` each, which must fit into the rest of the file."""
+    def _count(self, what: str, min_bytes: int, most: int | None = None) -> int:
+        """A number of things of at least `min_bytes` each, which must fit into the rest of the header."""
         count = self._u64(what)
         if count * min_bytes > self._end - self._pos:
-            raise GGUFError(f"{what}: {count} cannot fit into a file of {self._end} bytes")
+            raise GGUFError(f"{what}: {count} cannot fit into a file of {self._file_end} bytes")
+        if most is not None and count > most:
+            raise GGUFError(f"{what}: {count}, at most {most} are supported")
         return count
 
     def _string(self, what: str) -> str:
@@ -235,7 +249,9 @@ class _HeaderParser:
                 raise GGUFError(f"tensor {name!r} occurs twice")
             entries[name] = self._tensor_entry(name)
         data_start = -(-self._pos // alignment) * alignment
-        return {name: self._place(name, *entry, data_start, alignment) for name, entry in entries.items()}
+        tensors = {name: self._place(name, *entry, data_start, alignment) for name, entry in entries.items()}
+        _check_apart(tensors.values())
+        return tensors
 
     def _tensor_entry(self, name: str) -> tuple[tuple[int, ...], GGMLQuantizationType, int]:
         what = f"tensor {name!r}"
@@ -265,9 +281,17 @@ class _HeaderParser:
         num_bytes = math.prod(shape) // group * group_bytes
         if offset % alignment:
             raise GGUFError(f"tensor {name!r}: offset {offset} is not a multiple of {alignment}")
-        if data_start + offset + num_bytes > self._end:
+        if data_start + offset + num_bytes > self._file_end:
             raise GGUFError(
                 f"tensor {name!r}: bytes {data_start + offset} to {data_start + offset + num_bytes} lie past the "
-                f"end of the file at {self._end}; is the file cut off?"
+                f"end of the file at {self._file_end}; is the file cut off?"
             )
         return GGUFTensor(name, shape, kind, data_start + offset, num_bytes)
+
+
+def _check_apart(tensors: Iterable[GGUFTensor]) -> None:
+    """Raise GGUFError if two tensors share bytes: then one is not what its name says."""
+    ordered = sorted(tensors, key=lambda tensor: tensor.offset)
+    for before, after in itertools.pairwise(ordered):
+        if before.offset + before.num_bytes > after.offset:
+            raise GGUFError(f"tensors {before.name!r} and {after.name!r} overlap")

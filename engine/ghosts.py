@@ -6,7 +6,7 @@ its parent, which cannot be evicted before it and so is found here or in the tre
 
 from collections import deque
 
-from deeproot.engine.radix_node import NO_PAGES, Node, Root, common_bytes
+from deeproot.engine.radix_node import Node, Root, common_bytes
 
 
 class Ghosts:
@@ -30,7 +30,6 @@ class Ghosts:
         nodes = self._nodes
         nodes.extend(evicted)
         for node in evicted:
-            node.pages = NO_PAGES
             self._num_bytes += len(node.key)
         while len(nodes) > self._max_nodes or self._num_bytes > self._max_bytes:
             self._num_bytes -= len(nodes.popleft().key)

@@ -18,6 +18,7 @@ from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.models.base import CausalLM
+from deeproot.engine.text_files import read_text
 from deeproot.engine.weight_files import SafetensorsStore
 from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
 from deeproot.engine.weights_fp8 import TiledFP8Store
@@ -75,8 +76,8 @@ def read_config(path: Path, max_model_len: int | None = None) -> ModelConfig:
             f"{file_path} does not exist: a model is a GGUF file or a folder with a config.json"
         )
     try:
-        content = json.loads(file_path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = json.loads(read_text(file_path))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file_path}: not JSON ({error})") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file_path}: must hold an object")

@@ -15,12 +15,13 @@ on, and `scheduler.invariants` checks:
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from deeproot.engine.batch import Int32Array
+from deeproot.engine.eviction import EvictionOrder
 from deeproot.engine.ghosts import Ghosts
+from deeproot.engine.leases import Leases
 from deeproot.engine.radix_node import (
     NO_CHILDREN,
     NO_KEYS,
@@ -40,7 +41,7 @@ _MERGE_BYTES = 16_384 * TOKEN_BYTES
 
 
 class RadixCache:
-    """Prefix tree with token-exact matches, locks and eviction of the least recently used."""
+    """Prefix tree with token-exact matches, locks, leases and eviction by class and last use."""
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
@@ -52,11 +53,8 @@ class RadixCache:
         """Those of them that no lock protects."""
         self.num_nodes = 0
         self._page_bytes = page_size * TOKEN_BYTES
-        self._clock = 0
-        # Heap of the `used` of nodes that could be evicted when pushed, and the node of each. Entries that no longer
-        # hold are recognised when they are popped, and cleared out when they outnumber the nodes.
-        self._candidates: list[int] = []
-        self._node_of: dict[int, Node] = {}
+        self.order = EvictionOrder()
+        self.leases = Leases(self.order)
 
     def match(self, ids: bytes, limit: int | None = None, namespace: bytes = b"") -> MatchResult:
         """Longest cached prefix of the first `limit` tokens of `ids` (all by default); counts as a use.
@@ -71,7 +69,7 @@ class RadixCache:
         if child is not None and rest:
             # Not a use of the child: the caller's copy will soon be in the tree itself.
             copy_from = CopySource(int(child.pages[0]), rest, child)
-        self._touch(node)
+        self.order.touch(node)
         return MatchResult(node, _join(path), offset // TOKEN_BYTES, copy_from)
 
     def probe(self, ids: bytes, namespace: bytes = b"") -> int:
@@ -108,11 +106,11 @@ class RadixCache:
             num_owned = len(new_pages)
         elif child is not None and rest:
             first_page = child if len(child.pages) == 1 else self._split(child, self._page_bytes)
-            self._touch(first_page)
+            self.order.touch(first_page)
         if held is not None and held is not node:
             self.lock(node)
             self.unlock(held)
-        self._touch(node)
+        self.order.touch(node)
         return InsertResult(node, _join(path), num_owned, dropped)
 
     def lock(self, node: Node) -> None:
@@ -134,20 +132,18 @@ class RadixCache:
             if step.locks == 0:
                 self.num_evictable += len(step.pages)
             step = step.parent
-        self._offer(node)
+        self.order.offer(node)
 
     def evict(self, n: int) -> Int32Array:
-        """Take up to `n` pages out of the tree, least recently used first, from the ends of branches inwards.
+        """Take up to `n` pages out of the tree, lowest class and least recently used first, from the ends of branches
+        inwards.
 
         Returns the pages, fewer than `n` when locks leave no more.
         """
         taken: list[Int32Array] = []
         gone: list[Node] = []
         missing = n
-        while missing > 0 and self._candidates:
-            node = self._node_of.pop(heappop(self._candidates), None)
-            if node is None or node.children or node.locks:
-                continue
+        while missing > 0 and (node := self.order.pop()) is not None:
             if len(node.pages) > missing:
                 self._split(node, (len(node.pages) - missing) * self._page_bytes)
             pages = self._remove(node)
@@ -156,6 +152,24 @@ class RadixCache:
             gone.append(node)
         self.ghosts.add(gone)
         return _join(taken)
+
+    def join(self, node: Node) -> bool:
+        """Put a node and its parent together where nobody could tell the difference; `node` stays the handle."""
+        parent = node.parent
+        if parent is None or parent.parent is None or len(parent.children) > 1 or parent.used > node.used:
+            return False
+        alike = (parent.locks, parent.rank, parent.leases) == (node.locks, node.rank, node.leases)
+        if not alike or len(parent.key) + len(node.key) > _MERGE_BYTES:
+            return False
+        above = parent.parent
+        i = bisect_left(above.child_keys, parent.key)
+        node.key, node.pages = parent.key + node.key, np.concatenate((parent.pages, node.pages))
+        above.child_keys[i], above.children[i] = node.key, node
+        node.start, node.parent = parent.start, above
+        parent.pages, parent.child_keys, parent.children = NO_PAGES, NO_KEYS, NO_CHILDREN
+        self.order.forget(parent)
+        self.num_nodes -= 1
+        return True
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, parents first. Walks the whole tree: for checks and displays."""
@@ -169,9 +183,11 @@ class RadixCache:
         """One a namespace that has something cached or was used lately."""
         return list(self._roots.values())
 
-    def candidates(self) -> list[Node | None]:
-        """What stands behind each entry from which `evict` chooses, for checks; None behind one that is outdated."""
-        return [self._node_of.get(used) for used in self._candidates]
+    def node_at(self, node: Node, end: int) -> Node:
+        """The ancestor of `node`, or itself, that ends at byte `end` of its sequence, a page border; split if need be."""
+        while node.start >= end and node.parent is not None:
+            node = node.parent
+        return self._split(node, end - node.start) if node.end > end else node
 
     def _root_of(self, namespace: bytes) -> Root:
         root = self._roots.get(namespace)
@@ -202,7 +218,7 @@ class RadixCache:
         node.key, node.pages, node.parent = node.key[num_bytes:], node.pages[num_pages:].copy(), top
         node.start += num_bytes
         top.child_keys, top.children = [node.key], [node]
-        top.locks, top.used = node.locks, node.used
+        top.locks, top.used, top.rank, top.leases = node.locks, node.used, node.rank, node.leases
         self.num_nodes += 1
         return top
 
@@ -214,6 +230,8 @@ class RadixCache:
             node.parent is not None
             and not node.children
             and mine
+            and not node.rank
+            and not node.leases
             and len(node.key) + len(key) <= _MERGE_BYTES
         ):
             self._set_key(node, node.key + key)
@@ -221,6 +239,8 @@ class RadixCache:
             if not node.locks:
                 self.num_evictable += len(pages)
             return node
+        if node.rank < 0:
+            self.order.revive(node)
         leaf = Node(key, pages, node, node.start + len(node.key))
         if not node.children:
             node.child_keys, node.children = [key], [leaf]
@@ -241,16 +261,20 @@ class RadixCache:
         else:
             i = bisect_left(parent.child_keys, node.key)
             del parent.child_keys[i], parent.children[i]
-        self._forget(node)
         self.num_nodes -= 1
-        self.num_pages -= len(node.pages)
-        self.num_evictable -= len(node.pages)
+        pages = node.pages
+        self.num_pages -= len(pages)
+        self.num_evictable -= len(pages)
+        if node.leases:
+            self.leases.removed(node)
+        self.order.remove(node)
+        node.pages = NO_PAGES
         # Whoever used the child used its ancestors.
         if parent.used < node.used:
-            self._set_used(parent, node.used)
+            self.order.set_used(parent, node.used)
         if not parent.children:
-            self._offer(parent)
-        return node.pages
+            self.order.offer(parent)
+        return pages
 
     def _set_key(self, node: Node, key: bytes) -> None:
         """Lengthen a node's run; its order among its siblings does not change."""
@@ -258,34 +282,6 @@ class RadixCache:
         assert parent is not None
         parent.child_keys[bisect_left(parent.child_keys, node.key)] = key
         node.key = key
-
-    def _is_evictable(self, node: Node) -> bool:
-        return not node.children and not node.locks and node.parent is not None
-
-    def _touch(self, node: Node) -> None:
-        self._clock += 1
-        self._set_used(node, self._clock)
-        self._offer(node)
-
-    def _set_used(self, node: Node, used: int) -> None:
-        self._forget(node)
-        node.used = used
-
-    def _forget(self, node: Node) -> None:
-        """What may stand in the heap for `node` holds no longer."""
-        if self._node_of.get(node.used) is node:
-            del self._node_of[node.used]
-
-    def _offer(self, node: Node) -> None:
-        """Make an evictable node known to `evict`."""
-        if not self._is_evictable(node):
-            return
-        self._node_of[node.used] = node
-        heappush(self._candidates, node.used)
-        if len(self._candidates) > 2 * self.num_nodes + 64:
-            self._node_of = {used: n for used, n in self._node_of.items() if self._is_evictable(n)}
-            self._candidates = list(self._node_of)
-            heapify(self._candidates)
 
 
 def _join(parts: list[Int32Array]) -> Int32Array:

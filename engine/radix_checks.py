@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 
+from deeproot.engine.eviction import EvictionClass, class_of
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
 
@@ -39,6 +40,7 @@ def check_tree(tree: RadixCache) -> None:
     require(num_nodes == tree.num_nodes, f"{num_nodes} nodes in the tree, {tree.num_nodes} counted")
     require(num_evictable == tree.num_evictable, f"{num_evictable} evictable, {tree.num_evictable} counted")
     _check_candidates(tree)
+    _check_leases(tree)
 
 
 def _check_children(node: Node, width: int) -> None:
@@ -53,8 +55,43 @@ def _check_children(node: Node, width: int) -> None:
         require(node.children[bisect_left(node.child_keys, key)].key == key, "a child cannot be found")
 
 
+def _check_leases(tree: RadixCache) -> None:
+    """Ranks, classes' pages and owners' accounts are those of the leases that run."""
+    on_node: dict[int, set[int]] = {}
+    for lease in tree.leases.running():
+        require(lease.node is not None, "a lease is over and runs")
+        require(lease.end > tree.leases.now, "a lease outlives its end")
+        step = lease.node
+        while step is not None and step.parent is not None and step.start >= lease.start:
+            require(not step.is_gone, "a lease is on a node that is gone")
+            on_node.setdefault(id(step), set()).add(id(lease))
+            start, step = step.start, step.parent
+        require(start == lease.start, "a lease begins inside a node")
+    pages = dict.fromkeys(EvictionClass, 0)
+    of_owner: dict[bytes, int] = {}
+    for node in tree.nodes():
+        require(
+            {id(lease) for lease in node.leases} == on_node.get(id(node), set()), "a node has other leases"
+        )
+        highest = max((lease.rank for lease in node.leases), default=min(node.rank, 0))
+        above = node.parent.rank if node.parent is not None else 0
+        require(node.rank < 0 or above >= 0, "something in use hangs on scratch")
+        require(node.rank == highest, "a node's rank is not that of its highest lease")
+        pages[class_of(node.rank)] += len(node.pages)
+        for owner in {lease.owner for lease in node.leases}:
+            of_owner[owner] = of_owner.get(owner, 0) + len(node.pages)
+    for kind in EvictionClass:
+        counted = tree.order.num_pages(kind)
+        require(
+            kind is EvictionClass.PLAIN or pages[kind] == counted, f"{kind.name}: {counted} pages counted"
+        )
+    for owner, count in of_owner.items():
+        require(tree.leases.pages_of(owner) == count <= tree.leases.limits.max_pages, "an owner's pages")
+    require(len(tree.leases) == len(tree.leases.running()), "leases are counted wrong")
+
+
 def _check_candidates(tree: RadixCache) -> None:
-    known = {id(node) for node in tree.candidates()}
+    known = {id(node) for node in tree.order.candidates()}
     for node in tree.nodes():
         if not node.children and not node.locks:
             require(id(node) in known, "an evictable node is not known to evict")

@@ -1,14 +1,13 @@
 """Where a sequence leads in the prefix tree. Changes nothing."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import Node, common_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where searched ids lead: down to the end of `node`, then `common` bytes into `child`."""
 
     node: Node

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from deeproot.engine.text_files import read_text
 from deeproot.engine.weights import Shape, WeightError
 
 _FLOATS = {"F64", "F32", "F16", "BF16"}
+_MAX_HEADER_BYTES = 64 * 2**20
+"""A tensor takes some hundred bytes of it."""
 _QUANTISED = dict.fromkeys((".qweight", ".qzeros", ".g_idx"), ", as weights quantised by GPTQ or AWQ have")
 """By the end of a tensor's name, for folders whose `config.json` does not say it."""
 
@@ -47,7 +50,12 @@ class SafetensorsStore:
 
 
 def _open(file: Path) -> Any:
-    """The handle of a file. Any, since the package does not type its methods."""
+    """The handle of a file. Any, since the package does not type its methods.
+
+    The package checks that every tensor lies in the file, is as long as its shape says, and that they neither
+    overlap nor leave gaps.
+    """
+    _check_header_size(file)
     try:
         return safe_open(file, framework="pt")
     except FileNotFoundError:
@@ -56,6 +64,21 @@ def _open(file: Path) -> Any:
         raise WeightError(
             f"{file}: not a sound safetensors file ({error}); is the download complete?"
         ) from None
+
+
+def _check_header_size(file: Path) -> None:
+    """Raise WeightError for a header that is longer than the file or than any model's: it is read whole."""
+    if not file.exists():
+        return  # whoever opens it says so
+    if not file.is_file():
+        raise WeightError(f"{file} is not a regular file")
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+    if length > min(_MAX_HEADER_BYTES, file.stat().st_size):
+        raise WeightError(
+            f"{file}: not a sound safetensors file (its header is to have {length} bytes, the file has "
+            f"{file.stat().st_size}, and at most {_MAX_HEADER_BYTES} are read); is the download complete?"
+        )
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
@@ -78,8 +101,8 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
 
 def _index_files(index: Path) -> dict[str, Path]:
     try:
-        content = json.loads(index.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = json.loads(read_text(index))
+    except (ValueError, RecursionError) as error:
         raise WeightError(f"{index}: not JSON ({error})") from None
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:

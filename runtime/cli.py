@@ -97,6 +97,9 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        schedule_policy=args.schedule_policy,
+        reserve_output_tokens=args.reserve_output_tokens,
+        max_itl_ms=args.max_itl_ms,
         speculative_config=args.speculative_config,
         overlap=args.overlap,
         enforce_eager=args.enforce_eager,
@@ -107,6 +110,9 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         reasoning_parser=args.reasoning_parser,
         keep_thinking=args.keep_thinking,
         continuation_memory_bytes=args.continuation_memory_bytes,
+        max_lease_s=args.max_lease_s,
+        max_leases=args.max_leases,
+        max_leased_share=args.max_leased_share,
         seed=args.seed,
     )
 

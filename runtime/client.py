@@ -7,14 +7,19 @@ own, which is what servers do; `engine_thread.ThreadTransport` in a thread of th
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.runtime.inbox import Inbox, to_make_way
 from deeproot.runtime.options import SetupError
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.stats import EngineStats
+
+A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,13 @@ class EngineTransport(Protocol):
     def submit(self, message: AddRequest | AbortRequest) -> None:
         """Send a message; returns at once. May be called from any thread."""
 
+    def ask(self, question: Question) -> "Future[Answer]":
+        """Send a question, which is answered between two steps; returns at once. May be called from any thread.
+
+        The future is cancelled, or has EngineUnavailable, if the engine ends first.
+        """
+        ...
+
     def stats(self) -> EngineStats | None:
         """The engine's newest figures; None while there is no engine."""
         ...
@@ -61,19 +73,6 @@ class QueueFull(Exception):
     """More requests are in flight than the client accepts."""
 
 
-class _Inbox:
-    """What has arrived for one `Generation` and was not read yet. At most `max_tokens` entries a request."""
-
-    __slots__ = ("arrived", "failure", "listening", "outputs", "pending")
-
-    def __init__(self, rids: Sequence[str]) -> None:
-        self.pending = set(rids)
-        self.outputs: list[TokenOutput] = []
-        self.arrived = asyncio.Event()
-        self.failure: str | None = None
-        self.listening = True
-
-
 class EngineClient:
     """Submits requests to an engine and hands each its outputs. Lives in one event loop."""
 
@@ -81,10 +80,10 @@ class EngineClient:
         self,
         transport: EngineTransport,
         max_inflight: int,
-        on_finished: Callable[[TokenOutput], None] = lambda _: None,
+        on_finished: Callable[[TokenOutput, AddRequest], None] = lambda _output, _request: None,
         on_up: Callable[[EngineInfo], None] = lambda _: None,
     ) -> None:
-        """`on_finished` sees the last output of every request, also of those whose reader has left; `on_up` every
+        """`on_finished` sees every request with its last output, also where the reader has left; `on_up` every
         engine that can be used. Both are called in the event loop."""
         self._transport = transport
         self._max_inflight = max_inflight
@@ -93,8 +92,10 @@ class EngineClient:
         self._first_engine: asyncio.Future[EngineInfo] | None = None
         self.num_restarts = 0
         """Engines after the first."""
+        self.num_shed = 0
+        """Requests that were ended to make way for more important ones."""
         self._stopped = False
-        self._inboxes: dict[str, _Inbox] = {}
+        self._inboxes: dict[str, Inbox] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: str | None = None
         self._idle = asyncio.Event()
@@ -133,6 +134,20 @@ class EngineClient:
         """The engine's newest figures; None while there is no engine."""
         return self._transport.stats()
 
+    async def ask(self, question: Question, kind: type[A]) -> A:
+        """The answer, which is of `kind`. Raises EngineUnavailable."""
+        if self._failure is not None:
+            raise EngineUnavailable(self._failure)
+        future = self._transport.ask(question)
+        try:
+            answer = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if future.cancelled():  # by the engine's end, and not by whoever asks
+                raise EngineUnavailable("The engine has been stopped.") from None
+            raise
+        assert isinstance(answer, kind), f"{type(answer).__name__} is no answer to {type(question).__name__}"
+        return answer
+
     def generate(self, requests: Sequence[AddRequest]) -> "Generation":
         """A generation over one or more requests, submitted together when it is entered."""
         return Generation(self, requests)
@@ -154,17 +169,45 @@ class EngineClient:
         self._failure = self._failure or "The engine has been stopped."
         return self._transport.close(timeout)
 
-    def _submit(self, requests: Sequence[AddRequest], inbox: _Inbox) -> None:
+    def _submit(self, requests: Sequence[AddRequest], inbox: Inbox) -> None:
         if self._failure is not None:
             raise EngineUnavailable(self._failure)
-        if len(self._inboxes) + len(requests) > self._max_inflight:
-            raise QueueFull(
-                f"{len(self._inboxes)} requests are in flight and at most {self._max_inflight} are taken: try again later."
-            )
+        self._make_room(requests)
         self._idle.clear()
         for request in requests:
             self._inboxes[request.rid] = inbox
             self._transport.submit(request)
+
+    def check_room(self, priority: int = 0) -> None:
+        """Raise QueueFull if a request of that priority would be turned away now."""
+        if self._num_held() >= self._max_inflight and to_make_way(self._all(), 1, priority) is None:
+            raise QueueFull(self._full())
+
+    def _make_room(self, requests: Sequence[AddRequest]) -> None:
+        excess = self._num_held() + len(requests) - self._max_inflight
+        if excess <= 0:
+            return
+        leaving = to_make_way(self._all(), excess, min(request.priority for request in requests))
+        if leaving is None:
+            raise QueueFull(self._full())
+        for inbox in leaving:
+            self.num_shed += len(inbox.pending)
+            inbox.shed = True
+            inbox.fail(QueueFull("The queue is full and more important requests have come: try again later."))
+            self._abort(list(inbox.pending))
+
+    def _num_held(self) -> int:
+        """Requests in flight, without those that are being ended to make way."""
+        if len(self._inboxes) < self._max_inflight:
+            return len(self._inboxes)
+        return sum(not inbox.shed for inbox in self._inboxes.values())
+
+    def _all(self) -> list[Inbox]:
+        """Oldest first."""
+        return list(dict.fromkeys(self._inboxes.values()))
+
+    def _full(self) -> str:
+        return f"{len(self._inboxes)} requests are in flight and at most {self._max_inflight} are taken: try again later."
 
     def _abort(self, rids: Sequence[str]) -> None:
         for rid in rids:
@@ -199,10 +242,10 @@ class EngineClient:
             inbox = self._inboxes.get(output.rid)
             if inbox is None:
                 continue
+            inbox.started = True
             if output.finish_reason is not None:
                 del self._inboxes[output.rid]
-                inbox.pending.discard(output.rid)
-                self._on_finished(output)
+                self._on_finished(output, inbox.pending.pop(output.rid))
             if inbox.listening:
                 inbox.outputs.append(output)
                 inbox.arrived.set()
@@ -213,8 +256,7 @@ class EngineClient:
         """End the readers; the requests themselves stay in the books until the engine has ended them or is gone."""
         self._failure = reason
         for inbox in self._inboxes.values():
-            inbox.failure = reason
-            inbox.arrived.set()
+            inbox.fail(EngineUnavailable(reason))
 
     def _engine_gone(self, reason: str) -> None:
         self._fail(reason)
@@ -233,7 +275,7 @@ class Generation:
     def __init__(self, client: EngineClient, requests: Sequence[AddRequest]) -> None:
         self._client = client
         self._requests = requests
-        self._inbox = _Inbox([request.rid for request in requests])
+        self._inbox = Inbox(requests)
 
     async def __aenter__(self) -> Self:
         self._client._submit(self._requests, self._inbox)
@@ -244,7 +286,7 @@ class Generation:
     ) -> None:
         self._inbox.listening = False
         self._inbox.outputs.clear()
-        self.abort(*self._inbox.pending)
+        self.abort(*list(self._inbox.pending))
 
     def abort(self, *rids: str) -> None:
         """Ask the engine to end requests of this generation; their last outputs still come."""
@@ -257,7 +299,7 @@ class Generation:
         inbox = self._inbox
         while not inbox.outputs:
             if inbox.failure is not None:
-                raise EngineUnavailable(inbox.failure)
+                raise inbox.failure
             if not inbox.pending:
                 raise StopAsyncIteration
             inbox.arrived.clear()

@@ -10,6 +10,7 @@ import msgspec
 
 from deeproot.runtime.options import EngineOptions, LogFormat
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.stats import EngineStats
 
 
@@ -51,8 +52,22 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     stats: EngineStats
 
 
-ToEngine: TypeAlias = AddRequest | AbortRequest
-FromEngine: TypeAlias = Loading | Ready | CannotStart | News
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Answered by an `Answered` of the same number, between two steps."""
+
+    number: int
+    question: Question
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    number: int
+    answer: Answer | None
+    error: str | None = None
+    """Why there is no answer."""
+
+
+ToEngine: TypeAlias = AddRequest | AbortRequest | Ask
+FromEngine: TypeAlias = Loading | Ready | CannotStart | News | Answered
 
 
 class Start(msgspec.Struct, frozen=True):

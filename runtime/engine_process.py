@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,8 @@ import zmq
 
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.engine_messages import (
+    Answered,
+    Ask,
     CannotStart,
     FromEngine,
     Loading,
@@ -29,8 +32,10 @@ from deeproot.runtime.engine_messages import (
 from deeproot.runtime.engine_setup import load_scheduler
 from deeproot.runtime.logs import set_up_logging
 from deeproot.runtime.options import SetupError
+from deeproot.scheduler.answering import answer
 from deeproot.scheduler.loop import EngineLoop, take_stats
 from deeproot.scheduler.messages import TokenOutput
+from deeproot.scheduler.scheduler import Scheduler
 
 _MAX_UNREAD = 1000
 """Messages that the server may leave unread before the engine waits for it."""
@@ -69,16 +74,31 @@ def main() -> None:
 
     loop = EngineLoop(engine.scheduler, emit)
     send(Ready(engine.info, take_stats(engine.scheduler)))
-    threading.Thread(target=_receive, args=(receiver, loop), daemon=True).start()
+    threading.Thread(target=_receive, args=(receiver, loop, send), daemon=True).start()
     loop.run()
 
 
-def _receive(receiver: "zmq.Socket[bytes]", loop: EngineLoop) -> None:
-    """Hand what the server sends to the loop; an empty message ends it."""
+def _receive(receiver: "zmq.Socket[bytes]", loop: EngineLoop, send: Callable[[FromEngine], None]) -> None:
+    """Hand what the server sends to the loop; an empty message ends it. `send` is for the loop's thread."""
     decoder = msgspec.msgpack.Decoder(ToEngine)
     while data := receiver.recv():
-        loop.submit(decoder.decode(data))
+        message = decoder.decode(data)
+        if isinstance(message, Ask):
+            _ask(loop, message, send)
+        else:
+            loop.submit(message)
     loop.stop()
+
+
+def _ask(loop: EngineLoop, ask: Ask, send: Callable[[FromEngine], None]) -> None:
+    def say(scheduler: Scheduler) -> None:
+        try:
+            said = Answered(ask.number, answer(scheduler, ask.question))
+        except Exception as error:
+            said = Answered(ask.number, None, f"{type(error).__name__}: {error}")
+        send(said)
+
+    loop.inspect(say)
 
 
 def _leave_with_the_server(folder: Path) -> NoReturn:

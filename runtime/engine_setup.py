@@ -16,6 +16,7 @@ from deeproot.engine.grammar_llguidance import LLGuidanceBackend
 from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
+from deeproot.engine.leases import LeaseLimits
 from deeproot.engine.loading import LoadedModel, load_model, make_attention
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
@@ -27,6 +28,7 @@ from deeproot.runtime.speech import Speech, load_texts, make_speech
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints
 from deeproot.scheduler.messages import AddRequest, SamplingParams
+from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.stats import Counters
 
@@ -175,7 +177,10 @@ def _build_scheduler(
         loaded.device,
     )
     config_of_scheduler = _scheduler_config(options, max_model_len)
-    return Scheduler(config_of_scheduler, RadixCache(options.page_size), pool, runner, constraints)
+    cache = RadixCache(options.page_size)
+    leased_pages = int(num_pages * options.max_leased_share)
+    cache.leases.limits = LeaseLimits(options.max_lease_s, options.max_leases, leased_pages)
+    return Scheduler(config_of_scheduler, cache, pool, runner, constraints)
 
 
 def _make_runner(
@@ -248,6 +253,9 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
             max_model_len,
             overlap,
             options.speculative_config,
+            policy=options.schedule_policy,
+            reserved_output=options.reserve_output_tokens,
+            max_itl_s=options.max_itl_ms / 1000 or None,
         )
     except ValueError as error:
         raise SetupError(str(error)) from None
@@ -267,3 +275,4 @@ def _warm_up(scheduler: Scheduler) -> None:
         raise SetupError(f"the model failed on its first tokens: {errors[0]}")
     scheduler.pool.free(scheduler.cache.evict(scheduler.cache.num_pages))
     scheduler.counters = Counters()
+    scheduler.prefill_rate = PrefillRate()

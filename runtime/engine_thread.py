@@ -2,11 +2,14 @@
 
 import logging
 import threading
+from concurrent.futures import Future
 
 from deeproot.runtime.client import EngineEvents
 from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.scheduler.answering import answer
 from deeproot.scheduler.loop import EngineLoop
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.stats import EngineStats
 
@@ -31,6 +34,9 @@ class ThreadTransport:
 
     def submit(self, message: AddRequest | AbortRequest) -> None:
         self._engine_loop.submit(message)
+
+    def ask(self, question: Question) -> "Future[Answer]":
+        return self._engine_loop.inspect(lambda scheduler: answer(scheduler, question))
 
     def stats(self) -> EngineStats:
         return self._engine_loop.stats()

@@ -17,7 +17,7 @@ from deeproot.runtime.options import (
     parse_bytes,
 )
 from deeproot.runtime.speculative import EXAMPLE, parse_speculative
-from deeproot.scheduler.config import SpeculationConfig
+from deeproot.scheduler.config import POLICIES, SpeculationConfig
 
 Number = TypeVar("Number", int, float)
 
@@ -87,6 +87,27 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         help="tokens computed in a step at most (default: %(default)s)",
     )
     group.add_argument(
+        "--schedule-policy",
+        choices=POLICIES,
+        default=default.schedule_policy,
+        help="which waiting request starts next: first come first, longest cached prefix, or highest response ratio "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--reserve-output-tokens",
+        type=whole(1),
+        default=default.reserve_output_tokens,
+        metavar="N",
+        help="of output, for which each running request keeps room when another starts (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-itl-ms",
+        type=number(0, 1e6),
+        default=default.max_itl_ms,
+        metavar="MS",
+        help="between tokens of running requests while prompts are computed; 0: no limit (default: %(default)s)",
+    )
+    group.add_argument(
         "--speculative-config",
         type=speculative,
         default=default.speculative_config,
@@ -136,6 +157,27 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.continuation_memory_bytes,
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
+    )
+    group.add_argument(
+        "--max-lease-s",
+        type=number(0, 1e9),
+        default=default.max_lease_s,
+        metavar="SECONDS",
+        help="longest lease on cached tokens; 0: none (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-leases",
+        type=whole(0),
+        default=default.max_leases,
+        metavar="N",
+        help="leases that an API key may have at a time (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-leased-share",
+        type=number(0, 1),
+        default=default.max_leased_share,
+        metavar="SHARE",
+        help="of the KV cache, what an API key may have under leases (default: %(default)s)",
     )
     group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
 

@@ -13,9 +13,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from deeproot.runtime.cache_price import Probed, Tariff, cost_of
 from deeproot.runtime.chat.continuation import Prompt
 from deeproot.runtime.chat.reply_events import ReplyEvent, ToolCall, collect
 from deeproot.runtime.chat.reply_parser import ReplyParser
+from deeproot.runtime.context.cost_oracle import EditCost
+from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_setup import load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
@@ -37,6 +40,7 @@ from deeproot.runtime.structured.options import StructuredOutputs
 from deeproot.runtime.structured.output_grammar import OutputGrammar, ToolChoice, ToolUse
 from deeproot.runtime.sync_client import SyncClient
 from deeproot.scheduler.messages import AddRequest, TokenLogprobs, Usage
+from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -196,6 +200,38 @@ class LLM:
         self._remember_chat(prompt, text)
         yield _completion(text, events)
 
+    def chat_tokens(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> TokenIds:
+        """The prompt that `chat` would make of a conversation, int32, shape [tokens]. Raises TemplateError."""
+        template = self._engine.speech.require_template()
+        continuation = self._continuations.chat
+        assert continuation is not None, "there is a template"
+        return continuation.prompt(
+            template.rendering(messages, tools or (), **(template_kwargs or {}))
+        ).token_ids
+
+    def probe(self, prompts: Sequence[str | Sequence[int] | TokenIds]) -> Probed:
+        """How much of each prompt, a text or token ids, is cached. Uses nothing."""
+        ids = [self._prompt(prompt).token_ids for prompt in prompts]
+        answer = self._client.ask(ProbeQuestion(tuple(one.tobytes() for one in ids)), ProbeAnswer)
+        return Probed(tuple(map(len, ids)), answer.cached, answer.tokens_per_second)
+
+    def price(
+        self,
+        old: str | Sequence[int] | TokenIds,
+        new: str | Sequence[int] | TokenIds,
+        tariff: Tariff | None = None,
+    ) -> tuple[EditCost, EditCost]:
+        """What it would cost to send each of the two prompts now."""
+        probed = self.probe([old, new])
+        tariff = tariff or Tariff()
+        return cost_of(probed, 0, tariff), cost_of(probed, 1, tariff)
+
     def _chat_request(
         self,
         messages: Messages,
@@ -244,10 +280,12 @@ class LLM:
                     self._client.abort(output.rid)
                 yield index, events
 
-    def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
+    def _prompt(self, prompt: str | Sequence[int] | TokenIds) -> Prompt:
         if isinstance(prompt, str):
             return self._continuations.text.prompt(prompt)
-        check_token_ids(prompt, self._engine.speech.defaults.vocab_size, "prompts")
+        check_token_ids(
+            [int(token_id) for token_id in prompt], self._engine.speech.defaults.vocab_size, "prompts"
+        )
         return Prompt(np.array(prompt, dtype=np.int32), key=b"", ending="")
 
     def _requests(

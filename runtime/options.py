@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from deeproot.scheduler.config import SpeculationConfig
+from deeproot.scheduler.config import Policy, SpeculationConfig
 
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -60,6 +60,12 @@ class EngineOptions:
     """Tokens of prompt and output together; None: what the model and the KV pool allow."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 1024
+    schedule_policy: Policy = "hrrn"
+    """Which waiting request starts next."""
+    reserve_output_tokens: int = 128
+    """Tokens of output for which each running request keeps room when another starts."""
+    max_itl_ms: float = 200.0
+    """How long a step may take while requests write; prompts are computed in smaller chunks then. 0: as long as it takes."""
     speculative_config: SpeculationConfig | None = None
     """How tokens are guessed ahead; None: not at all."""
     overlap: Overlap = "auto"
@@ -80,8 +86,32 @@ class EngineOptions:
     """Show the thinking of earlier replies where the template would drop it, so that earlier text stays the same."""
     continuation_memory_bytes: int = 64 * 2**20
     """For the ids of replies, so that a conversation goes on with the very tokens it had; 0 switches that off."""
+    max_lease_s: float = 3600.0
+    """Longest lease on cached tokens, in seconds."""
+    max_leases: int = 256
+    """Leases that an API key may have at a time."""
+    max_leased_share: float = 0.5
+    """Of the KV cache, what an API key may have under leases."""
     seed: int = 0
     """Of requests without a seed of their own, and of dummy weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """What one client may take. A tenant is an API key; without keys all requests are one tenant's."""
+
+    concurrent_requests: int | None = None
+    """Of a tenant, at a time; None: no limit."""
+    requests_per_minute: int | None = None
+    """Of a tenant."""
+    tokens_per_minute: int | None = None
+    """Of a tenant: prompt tokens that are computed, and output tokens."""
+    request_timeout_s: float | None = None
+    """From a request's beginning to the end of its answer; None: as long as it takes."""
+    upload_timeout_s: float = 60.0
+    """For the body of a request to arrive."""
+    slow_reader_timeout_s: float = 60.0
+    """How long a client may let a stream stand still before it is cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +129,22 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
+    chat_template_timeout_s: float = 10.0
+    """How long a chat template may take for one conversation."""
     response_store: Path | None = None
     """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
     response_store_bytes: int = 64 * 2**20
+    working_set_store: Path | None = None
+    """A folder for clients' working sets; None: kept in memory, and gone when the server ends."""
+    max_working_sets: int = 64
+    """Of one client."""
+    working_set_bytes: int = 64 * 2**20
+    """Of the events of one client's working sets."""
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
+    dollars_per_hour: float | None = None
+    """What the machine costs, for the prices that the server tells; None: not known."""
+    limits: LimitOptions = field(default_factory=LimitOptions)
     log_level: str = "info"
     log_format: LogFormat = "text"
 

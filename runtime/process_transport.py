@@ -1,5 +1,6 @@
 """The engine in a process of its own, behind `EngineTransport`; started anew when it dies."""
 
+import itertools
 import logging
 import os
 import shutil
@@ -9,14 +10,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import zmq
 
-from deeproot.runtime.client import EngineEvents
+from deeproot.runtime.client import EngineEvents, EngineUnavailable
 from deeproot.runtime.engine_messages import (
+    Answered,
+    Ask,
     CannotStart,
     FromEngine,
     Loading,
@@ -27,6 +31,7 @@ from deeproot.runtime.engine_messages import (
     encode_start,
 )
 from deeproot.runtime.options import EngineOptions, LogFormat
+from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.stats import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -60,8 +65,11 @@ class ProcessTransport:
         self._context = zmq.Context()
         self._stats: EngineStats | None = None
         self._closing = threading.Event()
-        # Guards the two below, which change when an engine dies.
+        self._numbers = itertools.count()
+        # Guards the three below, which change when an engine dies.
         self._lock = threading.Lock()
+        self._asked: dict[int, Future[Answer]] = {}
+        """The questions that the living engine has not answered yet."""
         self._sender: zmq.Socket[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
@@ -74,6 +82,21 @@ class ProcessTransport:
 
     def submit(self, message: ToEngine) -> None:
         self._send(self._encoder.encode(message))
+
+    def ask(self, question: Question) -> "Future[Answer]":
+        future: Future[Answer] = Future()
+        future.set_running_or_notify_cancel()  # whoever gives up waiting just does not look
+        number = next(self._numbers)
+        data = self._encoder.encode(Ask(number, question))
+        with self._lock:
+            if self._sender is None:
+                future.set_exception(
+                    EngineUnavailable("There is no engine to ask: try again in a few seconds.")
+                )
+            else:
+                self._asked[number] = future
+                self._sender.send(data)
+        return future
 
     def stats(self) -> EngineStats | None:
         return self._stats
@@ -144,6 +167,9 @@ class ProcessTransport:
                 finally:
                     with self._lock:
                         self._process = self._sender = None
+                        unanswered, self._asked = self._asked, {}
+                    for future in unanswered.values():
+                        future.set_exception(EngineUnavailable("The engine has ended before it answered."))
                     self._stats = None
                     process.kill()
                     process.wait()
@@ -195,6 +221,16 @@ class ProcessTransport:
             events.on_up(message.info)
         elif isinstance(message, Loading):
             self._on_loading(message.done, message.total)
+        elif isinstance(message, Answered):
+            self._answer(message)
+
+    def _answer(self, message: Answered) -> None:
+        with self._lock:
+            future = self._asked.pop(message.number)
+        if message.answer is None:
+            future.set_exception(RuntimeError(message.error))
+        else:
+            future.set_result(message.answer)
 
 
 def _environment(current: Mapping[str, str]) -> dict[str, str]:

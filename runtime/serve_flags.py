@@ -6,6 +6,7 @@ from typing import Any
 
 from deeproot.runtime.flags import add_engine_flags, number, size, size_or_zero, whole
 from deeproot.runtime.foreign_flags import add_foreign_flags
+from deeproot.runtime.limit_flags import add_limit_flags, limit_options
 from deeproot.runtime.options import LOG_FORMATS, LOG_LEVELS, ServerOptions, SetupError
 
 
@@ -16,6 +17,7 @@ def add_serve(commands: Any) -> None:
     command.set_defaults(module="deeproot.runtime.server.serve")
     add_engine_flags(command, model_required=True)
     add_foreign_flags(command)
+    add_limit_flags(command)
     group = command.add_argument_group("server")
     default = ServerOptions()
     group.add_argument("--host", default=default.host, help="address to listen on (default: %(default)s)")
@@ -58,6 +60,13 @@ def add_serve(commands: Any) -> None:
         help="largest request body (default: 32MiB)",
     )
     group.add_argument(
+        "--chat-template-timeout",
+        type=number(0.1, 600),
+        default=default.chat_template_timeout_s,
+        metavar="SECONDS",
+        help="how long the chat template may take for one conversation (default: %(default)s)",
+    )
+    group.add_argument(
         "--response-store",
         type=Path,
         metavar="FILE",
@@ -71,11 +80,37 @@ def add_serve(commands: Any) -> None:
         help="of stored responses; the least recently used are forgotten (default: 64MiB)",
     )
     group.add_argument(
+        "--working-set-store",
+        type=Path,
+        metavar="FOLDER",
+        help="for working sets that clients make, so that they outlive the server (default: in memory)",
+    )
+    group.add_argument(
+        "--max-working-sets",
+        type=whole(0),
+        default=default.max_working_sets,
+        metavar="N",
+        help="working sets that one client may have (default: %(default)s)",
+    )
+    group.add_argument(
+        "--working-set-bytes",
+        type=size,
+        default=default.working_set_bytes,
+        metavar="SIZE",
+        help="of the events of one client's working sets (default: 64MiB)",
+    )
+    group.add_argument(
         "--explain-memory-bytes",
         type=size_or_zero,
         default=default.explain_memory_bytes,
         metavar="SIZE",
         help="for the latest sequences, to explain misses by; 0 switches that off (default: 32MiB)",
+    )
+    group.add_argument(
+        "--dollars-per-hour",
+        type=number(0, 1e6),
+        metavar="DOLLARS",
+        help="what this machine costs, for the prices of /v1/cache/price (default: not known)",
     )
     group.add_argument(
         "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"
@@ -98,9 +133,15 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
+        chat_template_timeout_s=args.chat_template_timeout,
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
+        working_set_store=args.working_set_store,
+        max_working_sets=args.max_working_sets,
+        working_set_bytes=args.working_set_bytes,
         explain_memory_bytes=args.explain_memory_bytes,
+        dollars_per_hour=args.dollars_per_hour,
+        limits=limit_options(args),
         log_level=args.log_level,
         log_format=args.log_format,
     )

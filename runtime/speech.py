@@ -8,6 +8,7 @@ from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.reply_format import ReplyFormat, reply_format
 from deeproot.runtime.chat.template import ChatTemplate
+from deeproot.runtime.chat.template_programs import Templates
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingDefaults
@@ -41,11 +42,14 @@ class Speech:
         return self.template or self.assets.chat_template()
 
 
-def load_texts(options: EngineOptions) -> Texts:
-    """Read tokenizer and template. Raises SetupError, in one line."""
+def load_texts(options: EngineOptions, programs: Templates | None = None) -> Texts:
+    """Read tokenizer and template. programs: who runs the template; None: this process.
+
+    Raises SetupError, in one line.
+    """
     try:
         assets = ModelAssets.load(options.model)
-        template = _chat_template(options, assets)
+        template = _chat_template(options, assets, programs)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
     try:
@@ -83,12 +87,14 @@ def make_speech(texts: Texts, info: EngineInfo) -> Speech:
     return Speech(texts.assets, texts.template, defaults, texts.reply_format, grammars)
 
 
-def _chat_template(options: EngineOptions, assets: ModelAssets) -> ChatTemplate | None:
+def _chat_template(
+    options: EngineOptions, assets: ModelAssets, programs: Templates | None
+) -> ChatTemplate | None:
     if options.chat_template is not None:
         source = options.chat_template.read_text(encoding="utf-8")
-        return assets.chat_template(source, keep_thinking=options.keep_thinking)
+        return assets.chat_template(source, keep_thinking=options.keep_thinking, programs=programs)
     try:
-        return assets.chat_template(keep_thinking=options.keep_thinking)
+        return assets.chat_template(keep_thinking=options.keep_thinking, programs=programs)
     except TemplateError:
         if assets.chat_templates:
             raise

@@ -1,11 +1,13 @@
 """Requests to an engine from ordinary, blocking code."""
 
 from collections.abc import Generator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import SimpleQueue
 
-from deeproot.runtime.client import EngineEvents, EngineTransport, EngineUnavailable
+from deeproot.runtime.client import A, EngineEvents, EngineTransport, EngineUnavailable
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
+from deeproot.scheduler.questions import Question
 
 _Queue = SimpleQueue[TokenOutput | None]
 """None: the engine is gone."""
@@ -51,6 +53,17 @@ class SyncClient:
     def abort(self, rid: str) -> None:
         """Ask the engine to end a request; its last output still comes."""
         self._transport.submit(AbortRequest(rid))
+
+    def ask(self, question: Question, kind: type[A]) -> A:
+        """The answer, which is of `kind`; waits for it. Raises EngineUnavailable."""
+        if self._failure is not None:
+            raise EngineUnavailable(self._failure)
+        try:
+            answer = self._transport.ask(question).result()
+        except CancelledError:
+            raise EngineUnavailable("The engine has stopped.") from None
+        assert isinstance(answer, kind), f"{type(answer).__name__} is no answer to {type(question).__name__}"
+        return answer
 
     def close(self) -> None:
         """Stop the engine and wait until it has stopped."""

@@ -1,8 +1,6 @@
 """Which waiting request starts next, and with how much of its prompt already cached."""
 
-from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 
 import numpy as np
 
@@ -12,38 +10,70 @@ from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import MatchResult, common_tokens
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.table import RunningTable
+from deeproot.scheduler.waiting import WaitingRequests
 
-# How many waiting requests are looked at for one whose prefix nobody is computing.
 _LOOK_AHEAD = 64
+"""How many waiting requests are looked at for one whose prefix nobody is computing."""
+_LOOK_ANEW = 8
+"""Of how many waiting requests it is looked up each time whether more is cached than when they came."""
 
 
 class Admission:
-    """First come, first served; but a request whose prefix is being computed now waits for that instead.
+    """In the order of `WaitingRequests`; but a request whose prefix is being computed now waits for that instead.
 
-    Nothing is admitted that does not fit with what the running requests still need for their prompts, so that an
-    admission is not taken back at once.
+    Nothing is admitted that does not fit with what the running requests still need for their prompts and, each, for the
+    next `reserved_output` tokens of its output, so that an admission is not taken back soon. The first that does not fit
+    holds up those behind it: else a long one would wait for as long as short ones come.
     """
 
-    def __init__(self, cache: RadixCache, pool: KVPool, table: RunningTable) -> None:
+    def __init__(
+        self,
+        cache: RadixCache,
+        pool: KVPool,
+        table: RunningTable,
+        waiting: WaitingRequests,
+        reserved_output: int,
+    ) -> None:
         self.cache = cache
         self.pool = pool
         self.table = table
+        self.waiting = waiting
+        self.reserved_output = reserved_output
 
-    def admit(self, waiting: deque[Request], limit_of: dict[str, int]) -> Request | None:
-        """Move the first request that can start from `waiting` into the running table and return it."""
+    def num_missing(self, request: Request) -> int:
+        """Tokens that a waiting request has to compute before its next one."""
+        cached = self.cache.probe(request.token_ids, request.namespace)
+        return request.num_tokens - min(cached, request.num_cacheable)
+
+    def look_anew(self) -> None:
+        """Note what has been cached since they came for some of those that wait."""
+        for request in self.waiting.some(_LOOK_ANEW):
+            request.num_missing = self.num_missing(request)
+
+    def admit(self, limit_of: dict[str, int], now: float) -> Request | None:
+        """Move the first request that can start into the running table and return it. now: seconds."""
         if self.table.is_full:
             return None
         prefilling = self._prefilling()
-        for i, request in enumerate(islice(waiting, _LOOK_AHEAD)):
-            if self._still_waits(request):
-                continue
-            match = self.cache.match(request.token_ids, request.num_cacheable, request.namespace)
-            if self._find_leader(request, match.num_reusable, prefilling):
-                continue
-            if not self._start(request, match, limit_of[request.rid]):
-                return None
-            del waiting[i]
-            return request
+        lost_some = True
+        while lost_some:
+            lost_some = False
+            for request in self.waiting.tries(_LOOK_AHEAD, now):
+                if self._still_waits(request):
+                    continue
+                match = self.cache.match(request.token_ids, request.num_cacheable, request.namespace)
+                num_missing = request.num_tokens - match.num_reusable
+                hoped_for, request.num_missing = request.num_missing, num_missing
+                if num_missing > hoped_for:
+                    # What it would have gone on from has been evicted: it may no longer be the next one.
+                    lost_some = True
+                    break
+                if self._find_leader(request, match.num_reusable, prefilling):
+                    continue
+                if not self._start(request, match, limit_of[request.rid]):
+                    return None
+                self.waiting.start(request, request.num_tokens - request.start)
+                return request
         return None
 
     def _prefilling(self) -> list[Request]:
@@ -80,11 +110,11 @@ class Admission:
         copy_from = match.copy_from
         if copy_from is not None:
             self.cache.lock(copy_from.node)
-            if not self._fits(request, len(match.pages)):
+            if not self._fits(request, len(match.pages), limit):
                 # The page to copy from could be the one that is missing.
                 self.cache.unlock(copy_from.node)
                 copy_from = None
-        if copy_from is None and not self._fits(request, len(match.pages)):
+        if copy_from is None and not self._fits(request, len(match.pages), limit):
             self.cache.unlock(match.node)
             return False
         pages, reused = match.pages, match.num_tokens
@@ -108,13 +138,14 @@ class Admission:
         once = self.cache.once_cached(request.token_ids, match, limit, request.namespace)
         return max(0, once - max(reused, match.num_reusable))
 
-    def _fits(self, request: Request, num_matched: int) -> bool:
+    def _fits(self, request: Request, num_matched: int, limit: int) -> bool:
         table, rows = self.table, self.table.rows
-        wanted = -(-request.num_tokens // self.cache.page_size) - num_matched
-        promised = int(table.missing_pages(rows, table.num_expected[rows]).sum())
-        # One page more for each running request, so that decoding does not at once need what was just admitted.
-        reserve = len(rows)
-        return wanted + promised + reserve <= self.pool.num_free + self.cache.num_evictable
+        wanted = (
+            -(-min(limit, request.num_tokens + self.reserved_output) // self.cache.page_size) - num_matched
+        )
+        ends = np.minimum(table.limit[rows], table.num_expected[rows] + self.reserved_output)
+        promised = int(table.missing_pages(rows, ends).sum())
+        return wanted + promised <= self.pool.num_free + self.cache.num_evictable
 
 
 def take_pages(cache: RadixCache, pool: KVPool, n: int) -> Int32Array:

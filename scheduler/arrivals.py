@@ -1,6 +1,5 @@
 """Requests from their arrival to their start: checked, bounded, and their grammars compiled."""
 
-from collections import deque
 from collections.abc import Callable
 
 from deeproot.scheduler.compiling import CompilingRequests
@@ -8,15 +7,23 @@ from deeproot.scheduler.constraints import Constraints
 from deeproot.scheduler.messages import AddRequest, TokenOutput
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.stats import Counters
+from deeproot.scheduler.waiting import WaitingRequests
 
 
 class Arrivals:
     """The requests that do not run yet. Its methods are for the engine's thread."""
 
-    def __init__(self, max_model_len: int, constraints: Constraints | None, counters: Counters) -> None:
-        """Without `constraints`, requests with a grammar are refused."""
-        self.waiting: deque[Request] = deque()
-        """Those that may start, first come first."""
+    def __init__(
+        self,
+        max_model_len: int,
+        constraints: Constraints | None,
+        counters: Counters,
+        waiting: WaitingRequests,
+        enqueue: Callable[[Request], None],
+    ) -> None:
+        """Without `constraints`, requests with a grammar are refused. waiting: those that may start; `enqueue` adds one."""
+        self.waiting = waiting
+        self._enqueue = enqueue
         self.limits: dict[str, int] = {}
         """How many tokens each request that has not ended may have, its prompt's included, by rid."""
         self.on_compiled: Callable[[], None] = lambda: None
@@ -40,9 +47,10 @@ class Arrivals:
             return
         limit = min(request.num_prompt + request.sampling.max_tokens, self._max_model_len)
         self.limits[request.rid] = limit
+        self.waiting.shares.open(request.tenant)
         self._counters.prompt += request.num_prompt
         if request.sampling.grammar is None:
-            self.waiting.append(request)
+            self._enqueue(request)
         else:
             self._compiling.add(request, request.sampling.grammar)
 
@@ -51,10 +59,7 @@ class Arrivals:
         compiling = self._compiling.withdraw(rid)
         if compiling is not None:
             return compiling
-        found = next((request for request in self.waiting if request.rid == rid), None)
-        if found is not None:
-            self.waiting.remove(found)
-        return found
+        return self.waiting.withdraw(rid)
 
     @property
     def has_work(self) -> bool:
@@ -69,9 +74,10 @@ class Arrivals:
         """Let those whose grammars are compiled wait to start; returns the refusals since the last call."""
         for compiled in self._compiling.take():
             if compiled.error is None:
-                self.waiting.append(compiled.request)
+                self._enqueue(compiled.request)
             else:
                 del self.limits[compiled.request.rid]
+                self.waiting.shares.close(compiled.request.tenant)
                 self._refuse(compiled.request, compiled.error)
         refused, self._refused = self._refused, []
         return refused

@@ -1,6 +1,7 @@
 """Limits of the scheduler."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class SpeculationConfig:
             raise ValueError(f"disable_by_batch_size must be at least 1, got {self.disable_by_batch_size}")
 
 
+Policy = Literal["fcfs", "lpm", "hrrn"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """What a step and the running set may hold.
@@ -54,12 +59,28 @@ class SchedulerConfig:
     """Make and launch the next step while one runs. Worth while where steps run beside the host, as on a GPU."""
     speculation: SpeculationConfig | None = None
     """None: no tokens are guessed ahead."""
+    policy: Policy = "hrrn"
+    """Which waiting request starts next; see `scheduler.waiting`."""
+    patience: float = 2.0
+    """How much more than what was ahead of a request may be computed before it starts, as a multiple."""
+    reserved_output: int = 128
+    """Tokens of output for which each running request has room when another one starts, unless it ends before."""
+    max_itl_s: float | None = None
+    """How long a step may take while requests decode: prompts are computed in smaller chunks then. None: as long as it takes."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        if not self.patience >= 0:
+            raise ValueError(f"patience must be at least 0, got {self.patience}")
+        if self.reserved_output < 1:
+            raise ValueError(f"reserved_output must be at least 1, got {self.reserved_output}")
+        if self.max_itl_s is not None and not self.max_itl_s > 0:
+            raise ValueError(f"max_itl_s must be above 0, got {self.max_itl_s}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "

@@ -58,6 +58,8 @@ class Flight:
 
     step: Step
     pending: Pending
+    launched: float
+    """When, by the scheduler's clock."""
     frees: list[Int32Array] = field(default_factory=list)
     """Pages that nobody needs any more but this step may read: they are free when it has landed."""
 

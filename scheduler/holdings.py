@@ -6,6 +6,7 @@ from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import take_pages
+from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.flight import Flight
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.table import RunningTable
@@ -14,12 +15,20 @@ from deeproot.scheduler.table import RunningTable
 class Holdings:
     """Pages and locks of the requests in the running table."""
 
-    def __init__(self, cache: RadixCache, pool: KVPool, table: RunningTable, flights: deque[Flight]) -> None:
+    def __init__(
+        self,
+        cache: RadixCache,
+        pool: KVPool,
+        table: RunningTable,
+        flights: deque[Flight],
+        claims: Claims,
+    ) -> None:
         """flights: the steps in flight, oldest first; the scheduler's own, which it changes."""
         self._cache = cache
         self._pool = pool
         self._table = table
         self._flights = flights
+        self._claims = claims
 
     @property
     def num_available(self) -> int:
@@ -52,13 +61,15 @@ class Holdings:
         self._free(result.dropped)
         request.node, request.num_borrowed = result.node, len(given)
 
-    def leave(self, request: Request, *, keep: bool) -> None:
+    def leave(self, request: Request, *, keep: bool, ended: bool = True) -> None:
         """Free the row of a retired request that is in no step in flight, its pages and its lock.
 
-        keep: its computed tokens stay cached; not if they are in doubt.
+        keep: its computed tokens stay cached; not if they are in doubt. ended: it will not come back.
         """
         if keep:
             self.insert(request, whole_pages_only=False)
+            if ended and request.hints is not None:
+                self._claims.ended(request)
         self._free(self._table.pages_of(request)[request.num_borrowed :])
         assert request.node is not None
         self._cache.unlock(request.node)

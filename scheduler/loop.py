@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from deeproot.engine.eviction import EvictionClass
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.stats import EngineStats
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 
 def take_stats(scheduler: Scheduler) -> EngineStats:
+    order = scheduler.cache.order
     return EngineStats(
         num_running=len(scheduler.table),
         num_waiting=len(scheduler.arrivals.requests()),
@@ -24,6 +26,14 @@ def take_stats(scheduler: Scheduler) -> EngineStats:
         num_free_pages=scheduler.pool.num_free,
         num_cached_pages=scheduler.cache.num_pages,
         num_evictable_pages=scheduler.cache.num_evictable,
+        num_scratch_pages=order.num_pages(EvictionClass.SCRATCH),
+        num_leaf_pages=order.num_pages(EvictionClass.LEAF),
+        num_trunk_pages=order.num_pages(EvictionClass.TRUNK),
+        num_root_pages=order.num_pages(EvictionClass.ROOT),
+        num_leases=len(scheduler.cache.leases),
+        leaf_hits=scheduler.claims.hits[EvictionClass.LEAF],
+        trunk_hits=scheduler.claims.hits[EvictionClass.TRUNK],
+        root_hits=scheduler.claims.hits[EvictionClass.ROOT],
         page_size=scheduler.pool.page_size,
         counters=replace(scheduler.counters),
     )
@@ -40,7 +50,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._emit = emit
         self._inbox: deque[Message] = deque()
-        self._questions: deque[Callable[[], None]] = deque()
+        self._questions: deque[tuple[Future[Any], Callable[[], None]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._stats = take_stats(scheduler)
@@ -70,7 +80,7 @@ class EngineLoop:
             if self._stopping:
                 future.cancel()
             else:
-                self._questions.append(answer)
+                self._questions.append((future, answer))
                 self._wake.notify()
         return future
 
@@ -86,6 +96,15 @@ class EngineLoop:
 
     def run(self) -> None:
         """Step until `stop`."""
+        try:
+            self._run()
+        finally:
+            with self._wake:
+                self._stopping = True
+                for future, _ in self._questions:
+                    future.cancel()
+
+    def _run(self) -> None:
         stopping = False
         while not stopping:
             with self._wake:
@@ -95,7 +114,7 @@ class EngineLoop:
                 self._questions.clear()
                 stopping = self._stopping
             outputs = self._take(messages)
-            for answer in questions:
+            for _, answer in questions:
                 answer()
             outputs += self._abort_all() if stopping else self._scheduler.step()
             self._stats = take_stats(self._scheduler)

@@ -42,6 +42,32 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """What the output must be, as `engine.grammar` has it."""
 
 
+class Boundary(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a run of a prompt's tokens, from the boundary before it, and what becomes of the run."""
+
+    end: int
+    """Tokens from the start; one beyond the sequence stands for its end."""
+    zone: int
+    """`engine.eviction.EvictionClass` of the run: LEAF, TRUNK or ROOT."""
+    lease_s: float = 0.0
+    """How long it is to be kept before others, from its last use on; 0: no lease."""
+    priority: int = 0
+    """0 to 15, among runs of the same zone."""
+    pause: bool = False
+    """The lease is for the time until the conversation goes on, and ends then."""
+
+
+class Hints(msgspec.Struct, frozen=True):
+    """What a request says about its place in a conversation. With hints, the engine remembers where it lies when it
+    has ended, so that it can be leased."""
+
+    owner: bytes = b""
+    """Whose leases count together."""
+    session: bytes = b""
+    """Requests of one session, within a namespace, start in the order in which they came: what the newest one leaves of the
+    others is scratch. Empty: none."""
+
+
 class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     rid: str
     token_ids: bytes
@@ -49,9 +75,14 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     sampling: SamplingParams
     namespace: bytes = b""
     """Requests of different namespaces share no cached prefix."""
+    tenant: bytes = b""
+    """Whose request it is, whatever its namespace."""
+    priority: int = 0
+    """Lower ones start first and are preempted last."""
     seen: int = 0
     """How many of its first tokens the sender knows to have been computed before; if fewer are cached, the engine
     looks whether they were evicted."""
+    hints: Hints | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):

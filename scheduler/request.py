@@ -8,7 +8,14 @@ import numpy as np
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
 from deeproot.scheduler.constraints import Constraint
-from deeproot.scheduler.messages import AddRequest, FinishReason, SamplingParams, TokenOutput, Usage
+from deeproot.scheduler.messages import (
+    AddRequest,
+    FinishReason,
+    Hints,
+    SamplingParams,
+    TokenOutput,
+    Usage,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +51,21 @@ class Request:
     namespace: bytes = b""
     num_seen: int = 0
     """See `AddRequest.seen`."""
+    priority: int = 0
+    """Lower ones start first."""
+    tenant: bytes = b""
+    """Whose it is; each has the same claim to be computed for."""
+    order: int = 0
+    """How many had arrived before it."""
+    arrived: float = 0.0
+    """When, by the scheduler's clock, in seconds."""
+    num_missing: int = 0
+    """Tokens that it has to compute before its next token, as last seen; while it waits."""
+    allowance: int = 0
+    """How many tokens those that arrived later may still compute before it starts."""
+    tokens_when_preempted: int = 0
+    """How many tokens it had when it was preempted last; 0 if it never was."""
+    hints: Hints | None = None
     waits_for: "Request | None" = field(default=None, repr=False)
     """A running request that is computing a prefix of this one."""
     waits_until: int = 0
@@ -59,7 +81,15 @@ class Request:
             step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
             num_seen=message.seen,
+            priority=message.priority,
+            tenant=message.tenant,
+            hints=message.hints,
         )
+
+    @property
+    def session(self) -> bytes:
+        """Requests of one session start in order; empty: of none."""
+        return b"" if self.hints is None else self.hints.session
 
     @property
     def num_tokens(self) -> int:

@@ -10,7 +10,9 @@ noticed one step late; what the step in flight computes for it is thrown away, a
 step in flight uses them. Without overlap the same code runs with nothing in flight between steps.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +22,26 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.admission import Admission
 from deeproot.scheduler.arrivals import Arrivals
+from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints, errors_of
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
 from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
 from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
+from deeproot.scheduler.pace import Pace
+from deeproot.scheduler.preemption import choose_victim
+from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.speculation import Speculation
 from deeproot.scheduler.stats import Counters
 from deeproot.scheduler.table import RunningTable
+from deeproot.scheduler.waiting import WaitingRequests
+
+_GRACE_STEPS = 4
+"""Steps' budgets by which later requests may in any case be computed before one; see `WaitingRequests`."""
+_FIRST_RATE = 1000.0
+"""Tokens of prompts a second, before any have been computed."""
 
 
 class Scheduler:
@@ -42,8 +54,9 @@ class Scheduler:
         pool: KVPool,
         runner: Forward,
         constraints: Constraints | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without `constraints`, requests with a grammar are refused."""
+        """Without `constraints`, requests with a grammar are refused. clock: seconds, from any start."""
         capacity = pool.num_pages * pool.page_size
         if cache.page_size != pool.page_size:
             raise ValueError(f"page sizes differ: cache {cache.page_size}, pool {pool.page_size}")
@@ -58,14 +71,22 @@ class Scheduler:
         self.runner = runner
         self.table = RunningTable(config, pool.page_size)
         self.counters = Counters()
-        self.arrivals = Arrivals(config.max_model_len, constraints, self.counters)
-        self._admission = Admission(cache, pool, self.table)
+        self.prefill_rate = PrefillRate()
+        self.pace = Pace(config.max_itl_s)
+        self.clock = clock
+        grace = _GRACE_STEPS * config.max_num_batched_tokens
+        self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
+        self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
+        self.arrivals = Arrivals(
+            config.max_model_len, constraints, self.counters, self.waiting, self._enqueue
+        )
+        self.claims = Claims(cache, lambda: self.clock())
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
         self.leaving: dict[Request, bool] = {}
         """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
-        self._holdings = Holdings(cache, pool, self.table, self.flights)
+        self._holdings = Holdings(cache, pool, self.table, self.flights, self.claims)
         self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
@@ -84,11 +105,6 @@ class Scheduler:
             if request.rid == rid:
                 return self._end(request, "abort", TokenOutput(rid, None))
         return None
-
-    @property
-    def waiting(self) -> deque[Request]:
-        """Requests that may start, first come first."""
-        return self.arrivals.waiting
 
     @property
     def has_work(self) -> bool:
@@ -121,13 +137,14 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute now."""
+        self.claims.tick()
         rows, extend, missing = self._next_extends()
         if missing.sum() > self._holdings.num_available:
             if self.flights:
                 # Whoever is preempted must not be in flight; and what is may bring pages back.
                 return None
             rows, extend, missing = self._preempt_until_it_fits()
-        elif self.waiting and self._admit(self.config.max_num_batched_tokens - int(extend.sum())):
+        elif self.waiting and self._admit(self._budget(int((extend == 1).sum())) - int(extend.sum())):
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
@@ -148,10 +165,11 @@ class Scheduler:
 
     def _launch(self, step: Step) -> bool:
         """Whether the step runs; if not, its flight says why when it is landed."""
+        launched = self.clock()
         try:
-            self.flights.append(Flight(step, self.runner.launch(step.batch)))
+            self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
         except Exception as error:
-            self.flights.append(Flight(step, Failed(error)))
+            self.flights.append(Flight(step, Failed(error), launched))
             return False
         return True
 
@@ -163,6 +181,7 @@ class Scheduler:
         except Exception as error:
             outputs = self._fail(flight.step, error)
         else:
+            self.pace.landed(flight.step, self.prefill_rate.landed(flight, self.clock()))
             outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
@@ -209,34 +228,51 @@ class Scheduler:
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What running requests compute next: rows, their tokens (one or more), the pages that they lack for them."""
-        table, budget = self.table, self.config.max_num_batched_tokens
+        table = self.table
         rows = table.rows_to_go_on() if self.flights else table.rows
         computed = table.num_scheduled[rows]
         extend = table.num_expected[rows] - computed
-        if extend.sum() > budget:
-            order = np.argsort(extend > 1, kind="stable")
-            rows, computed, wanted = rows[order], computed[order], extend[order]
-            extend = np.clip(budget - (np.cumsum(wanted) - wanted), 0, wanted)
-            gets = extend > 0
-            rows, computed, extend = rows[gets], computed[gets], extend[gets]
+        total = int(extend.sum())
+        if total > len(rows):  # prompts
+            budget = self._budget(int((extend == 1).sum()))
+            if total > budget:
+                order = np.argsort(extend > 1, kind="stable")
+                rows, computed, wanted = rows[order], computed[order], extend[order]
+                extend = np.clip(budget - (np.cumsum(wanted) - wanted), 0, wanted)
+                gets = extend > 0
+                rows, computed, extend = rows[gets], computed[gets], extend[gets]
         return rows, extend, table.missing_pages(rows, computed + extend)
 
+    def _budget(self, num_writing: int) -> int:
+        """Tokens of a step in which so many requests go on with one token."""
+        most = self.config.max_num_batched_tokens
+        return most if not num_writing else num_writing + self.pace.most(most - num_writing)
+
     def _preempt_until_it_fits(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Preempt the newest requests until the others' next step finds its pages."""
+        """Preempt requests until the others' next step finds its pages."""
         while True:
-            self._preempt(self.table.request(int(self.table.rows[-1])))
+            self._preempt(choose_victim(self.table))
             rows, extend, missing = self._next_extends()
             if missing.sum() <= self._holdings.num_available:
                 return rows, extend, missing
 
+    def _enqueue(self, request: Request) -> None:
+        self.waiting.add(request, self.clock(), self._admission.num_missing(request))
+
+    def _seconds_for(self, num_tokens: int) -> float:
+        return num_tokens / (self.prefill_rate.tokens_per_second or _FIRST_RATE)
+
     def _admit(self, budget: int) -> bool:
         """Start waiting requests while the step has budget for them; whether any was."""
         admitted = False
+        if budget > 0 and len(self.waiting) > 1:
+            self._admission.look_anew()
         while budget > 0 and self.waiting:
-            request = self._admission.admit(self.waiting, self.arrivals.limits)
+            request = self._admission.admit(self.arrivals.limits, self.clock())
             if request is None:
                 break
             admitted = True
+            self.claims.started(request)
             self._speculation.start(request.row)
             if not request.high_water:
                 self.counters.cached += request.start
@@ -247,26 +283,22 @@ class Scheduler:
         """Set a request back that is in no step in flight."""
         self.counters.preemptions += 1
         row = request.row
+        self._account(request)
         request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
-        request.account_run(int(self.table.num_computed[row]))
+        request.tokens_when_preempted = request.num_missing = request.num_tokens
         self.table.retire(request)
-        self._holdings.leave(request, keep=True)
-        self.waiting.appendleft(request)
+        self._holdings.leave(request, keep=True, ended=False)
+        self.waiting.put_back(request)
 
     def _end(
-        self,
-        request: Request,
-        reason: FinishReason,
-        last: TokenOutput,
-        *,
-        keep: bool = True,
+        self, request: Request, reason: FinishReason, last: TokenOutput, *, keep: bool = True
     ) -> TokenOutput:
         """Run a request no longer; what it holds goes as soon as no step in flight uses it.
 
         Returns `last`, its last output, with how it ended.
         """
         row = request.row
-        request.account_run(int(self.table.num_computed[row]))
+        self._account(request)
         output = self._finish(request, reason, last, int(self.table.num_tokens[row]))
         self.table.retire(request)
         if self._is_in_flight(request):
@@ -274,6 +306,13 @@ class Scheduler:
         else:
             self._holdings.leave(request, keep=keep)
         return output
+
+    def _account(self, request: Request) -> None:
+        """Book what a run that ends now has computed."""
+        row = request.row
+        num_new = int(self.table.num_tokens[row]) - request.num_tokens
+        self.waiting.shares.charge(request.tenant, num_new)
+        request.account_run(int(self.table.num_computed[row]))
 
     def _fail(self, step: Step, error: Exception) -> list[TokenOutput]:
         text = f"the model's forward pass failed: {type(error).__name__}: {error}"
@@ -287,4 +326,5 @@ class Scheduler:
         self, request: Request, reason: FinishReason, last: TokenOutput, num_tokens: int
     ) -> TokenOutput:
         del self.arrivals.limits[request.rid]
+        self.waiting.shares.close(request.tenant)
         return request.finished(reason, last, num_tokens)

@@ -34,5 +34,16 @@ class EngineStats:
     num_cached_pages: int
     """Pages that belong to the prefix tree."""
     num_evictable_pages: int
+    num_scratch_pages: int
+    """Cached pages that their session has left, the first to go."""
+    num_leaf_pages: int
+    num_trunk_pages: int
+    num_root_pages: int
+    """Cached pages under a lease, by its class; all others are plain."""
+    num_leases: int
+    leaf_hits: int
+    trunk_hits: int
+    root_hits: int
+    """Of the counters' `cached`, tokens in pages that were under a lease, by its class."""
     page_size: int
     counters: Counters

@@ -29,6 +29,7 @@ from deeproot.runtime.context.compaction.estimates import (
     wasted_turns,
 )
 from deeproot.runtime.context.cost_oracle import TokenCountOracle
+from deeproot.runtime.context.invalidation.price import Option, break_even_turns
 from deeproot.runtime.context.prefix_cost import Prices, prefix_cost
 from deeproot.runtime.context.report import Variants
 from deeproot.runtime.context.tokenizer import TokenIds
@@ -209,9 +210,9 @@ def _invalidate(inputs: Inputs) -> Values:
     flops_a_token = prefill_estimate(1, 0, 0, int(inputs["params"])).flops
     oracle = TokenCountOracle(_prices(inputs), inputs["tflops"] * 1e12 / flops_a_token)
     hard, gone, noted = (oracle.price(old, new) for new in (in_place, removed, appended))
-    # Removal pays once for computing what would have been read from the cache; staying pays for reading it each turn.
-    anew = _second_call(old, removed, inputs) - _second_call(removed, removed, inputs)
-    reading = _second_call(old[start:end], old[start:end], inputs)
+    delta = inputs["delta"]
+    evict = Option(int(removed.size) + delta, gone.tokens_recomputed + delta)
+    keep = Option(int(appended.size), noted.tokens_recomputed)
     return {
         "recompute_tokens_in_place": hard.tokens_recomputed,
         "recompute_tokens_after_removal": gone.tokens_recomputed,
@@ -219,14 +220,8 @@ def _invalidate(inputs: Inputs) -> Values:
         "ratio_after_removal": gone.tokens_recomputed / noted.tokens_recomputed,
         "s_hard": hard.seconds,
         "s_tombstone": noted.seconds,
-        "break_even_turns": anew / reading,
+        "break_even_turns": break_even_turns(evict, keep, _prices(inputs)),
     }
-
-
-def _second_call(first: TokenIds, second: TokenIds, inputs: Inputs) -> float:
-    """Dollars of a call of `second` right after one of `first`."""
-    prices = _prices(inputs)
-    return prefix_cost([first, second]).dollars(prices) - prefix_cost([first]).dollars(prices)
 
 
 def _two_policies(inputs: Inputs) -> Values:

@@ -7,9 +7,11 @@ from typing import Any
 
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.grammar import TokenBytes
+from deeproot.engine.text_files import read_text
 from deeproot.runtime.chat.errors import ModelFilesError, TemplateError
 from deeproot.runtime.chat.folder_vocabulary import read_json
 from deeproot.runtime.chat.template import ChatTemplate
+from deeproot.runtime.chat.template_programs import Templates
 from deeproot.runtime.chat.tokenizer import Tokenizer
 
 _END_OF_TURN = frozenset(
@@ -27,6 +29,9 @@ _END_OF_TURN = frozenset(
     ]
 )
 _END_OF_TEXT = frozenset(["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]"])
+
+_MAX_TEMPLATE_BYTES = 2**20
+"""The longest known have some 30 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +81,23 @@ class ModelAssets:
         """What the engine must know of the vocabulary to hold outputs to a grammar."""
         return TokenBytes(self.tokenizer.pieces, self.tokenizer.special_ids, self.end_token_ids)
 
-    def chat_template(self, source: str | None = None, *, keep_thinking: bool = False) -> ChatTemplate:
+    def chat_template(
+        self,
+        source: str | None = None,
+        *,
+        keep_thinking: bool = False,
+        programs: Templates | None = None,
+    ) -> ChatTemplate:
         """The model's template, or the given Jinja source in its place; TemplateError if there is none.
 
-        `keep_thinking`: see `kept_thinking`.
+        `keep_thinking`, `programs`: see `ChatTemplate`.
         """
         sources = {"default": source} if source is not None else self.chat_templates
         if not sources:
             raise TemplateError(
                 f"{self.name} has no chat template: use the completions API, or give one with --chat-template"
             )
-        return ChatTemplate(sources, self.tokenizer, keep_thinking=keep_thinking)
+        return ChatTemplate(sources, self.tokenizer, keep_thinking=keep_thinking, programs=programs)
 
 
 def from_gguf_metadata(metadata: Mapping[str, Any], name: str) -> ModelAssets:
@@ -153,9 +164,9 @@ def _folder_templates(folder: Path) -> dict[str, str]:
                 )
             templates[str(entry["name"])] = str(entry["template"])
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
+        templates[path.stem] = read_text(path, _MAX_TEMPLATE_BYTES)
     if (folder / "chat_template.jinja").is_file():
-        templates["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        templates["default"] = read_text(folder / "chat_template.jinja", _MAX_TEMPLATE_BYTES)
     return templates
 
 

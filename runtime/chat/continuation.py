@@ -99,6 +99,16 @@ class ChatContinuation:
             ids, saved, done = self._guard.encode_rendering(rendering), 0, 0
         return Prompt(ids, seen.digest(), spans[self._last_special(spans, done) :], saved)
 
+    def length_of(self, start: Rendering, ids: Int32Array) -> int:
+        """About how many of a prompt's `ids` a rendering of its start takes: up to the control token that comes next."""
+        spans = self._guard.spans(start)
+        controls = np.fromiter(self._special_ids, dtype=np.int32)
+        count = len(self._special.findall(spans)) if len(controls) else 0
+        if not count:
+            return min(len(self._guard.encode_rendering(start)), len(ids))
+        places = np.flatnonzero(np.isin(ids, controls))
+        return int(places[count]) if count < len(places) else len(ids)
+
     def remember(self, prompt: Prompt, token_ids: list[int]) -> None:
         """Note what the model wrote after `prompt`: its ids, with or without the token that ended them."""
         if token_ids and token_ids[-1] in self._special_ids:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from deeproot.engine.text_files import read_text
 from deeproot.runtime.chat.errors import ModelFilesError
 from deeproot.runtime.chat.vocabulary import (
     Added,
@@ -21,8 +22,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as fault:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError) as fault:
         raise ModelFilesError(f"{path}: not valid JSON ({fault}); fetch the file again") from fault
     if not isinstance(value, dict):
         raise ModelFilesError(

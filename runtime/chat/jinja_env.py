@@ -64,3 +64,7 @@ def compile_template(
             f"the chat template is not valid Jinja (line {fault.lineno}: {fault.message}); "
             "give another with --chat-template"
         ) from fault
+    except RecursionError:
+        raise TemplateError(
+            "the chat template is nested too deeply; give another with --chat-template"
+        ) from None

@@ -1,21 +1,15 @@
 """A model's chat template: messages and tools to a prompt."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-
-from jinja2 import nodes
-from jinja2.meta import find_undeclared_variables
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from deeproot.runtime.chat import builtin_tools
 from deeproot.runtime.chat.control_guard import ControlGuard, Rendering, Transform, transformed
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.jinja_env import compile_template, make_environment
 from deeproot.runtime.chat.kept_thinking import with_reasoning_in_content, with_thinking
 from deeproot.runtime.chat.messages import (
-    REASONING_NAMES,
     Message,
     checked_messages,
     text_of_content,
@@ -23,38 +17,12 @@ from deeproot.runtime.chat.messages import (
     with_parsed_arguments,
 )
 from deeproot.runtime.chat.open_end import cut_at_open_end, with_open_end
+from deeproot.runtime.chat.template_programs import LocalTemplates, TemplateFacts, TemplateProgram, Templates
 from deeproot.runtime.chat.tokenizer import Int32Array, Tokenizer
 
 _MODEL_WORDS = frozenset({"content", "reasoning_content", "reasoning", "thinking"})
 """Fields of an assistant message that the model wrote as text."""
 _PROBE = "probe of the system turn"
-
-
-class _Compiled:
-    """One Jinja source and what its syntax tree tells."""
-
-    def __init__(self, source: str, now: Callable[[], datetime]) -> None:
-        self.template, tree = compile_template(make_environment(now, ImmutableSandboxedEnvironment), source)
-        self.uses_tools = "tools" in find_undeclared_variables(tree)
-        self.takes_parts = any(_named(loop.iter, "content") for loop in tree.find_all(nodes.For))
-        self.literals = "\0".join(_literals(tree))
-        fields = {node.attr for node in tree.find_all(nodes.Getattr)}
-        fields |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-        self.thinks_in_content = "</think>" in self.literals and fields.isdisjoint(REASONING_NAMES)
-        """Whether it looks for reasoning in the content only."""
-
-    def render(self, variables: Mapping[str, Any]) -> str:
-        try:
-            return self.template.render(variables)
-        except TemplateError:
-            raise
-        except RecursionError:
-            raise
-        except Exception as fault:  # a template is a program of somebody else's: anything may happen in it
-            raise TemplateError(
-                f"the model's chat template failed on this conversation ({type(fault).__name__}: {fault}); "
-                "check the messages, or give another template with --chat-template"
-            ) from fault
 
 
 class ChatTemplate:
@@ -73,18 +41,23 @@ class ChatTemplate:
         *,
         now: Callable[[], datetime] = datetime.now,
         keep_thinking: bool = False,
+        programs: Templates | None = None,
     ) -> None:
         """`source`: Jinja text, or several by name, of which `tool_use` serves requests with tools and `default` the
-        others. `now`: the clock that templates see. `keep_thinking`: see `kept_thinking`. TemplateError if the source is not valid Jinja."""
+        others. `now`: the clock that templates see. `keep_thinking`: see `kept_thinking`.
+        `programs`: who runs the source; None: this process. TemplateError if the source is not valid Jinja."""
+        programs = programs or LocalTemplates()
         sources = {"default": source} if isinstance(source, str) else dict(source)
         if "default" not in sources:
             raise TemplateError(
                 f"the model has chat templates named {', '.join(sorted(sources)) or 'nothing'} but none named "
                 "'default'; give one with --chat-template"
             )
-        self._default = _Compiled(sources["default"], now)
-        self._for_tools = _Compiled(sources["tool_use"], now) if "tool_use" in sources else self._default
+        self._default = programs.compile(sources["default"], now)
+        has_another = "tool_use" in sources
+        self._for_tools = programs.compile(sources["tool_use"], now) if has_another else self._default
         self._sources = sources
+        self._programs = programs
         self._keep_thinking = keep_thinking
         self._special_texts = tokenizer.special_texts
         self._tokenizer = tokenizer
@@ -94,7 +67,7 @@ class ChatTemplate:
     @property
     def has_tools(self) -> bool:
         """Whether the model's own template renders tools; if not, the built-in wrapper does."""
-        return self._for_tools.uses_tools
+        return self._for_tools.facts.uses_tools
 
     @property
     def tool_source(self) -> str:
@@ -103,12 +76,18 @@ class ChatTemplate:
 
     def with_clock(self, now: Callable[[], datetime]) -> "ChatTemplate":
         """The same template at another time."""
-        return ChatTemplate(self._sources, self._tokenizer, now=now, keep_thinking=self._keep_thinking)
+        return ChatTemplate(
+            self._sources,
+            self._tokenizer,
+            now=now,
+            keep_thinking=self._keep_thinking,
+            programs=self._programs,
+        )
 
     def check(self, messages: Sequence[Mapping[str, Any]], *, with_tools: bool) -> None:
         """TemplateError if a message is malformed."""
-        compiled = self._for_tools if with_tools else self._default
-        checked_messages(messages, other_roles=_roles_in(compiled))
+        program = self._for_tools if with_tools else self._default
+        checked_messages(messages, other_roles=_roles_in(program))
 
     def render(
         self,
@@ -158,18 +137,18 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any],
     ) -> Callable[[Transform], str]:
         """Check the conversation once; what returns renders it with its strings transformed."""
-        compiled = self._for_tools if tools else self._default
-        checked = checked_messages(messages, other_roles=_roles_in(compiled))
+        program = self._for_tools if tools else self._default
+        checked = checked_messages(messages, other_roles=_roles_in(program))
         described = [_checked_tool(tool, i) for i, tool in enumerate(tools or ())]
-        arranged = self._arranged(checked, compiled)
-        if compiled.uses_tools:
+        arranged = self._arranged(checked, program.facts)
+        if program.facts.uses_tools:
             arranged = with_parsed_arguments(arranged)
 
         def render(transform: Transform) -> str:
             try:
                 shown = [_transformed_message(message, transform) for message in arranged]
                 shown_tools = transformed(described, transform, False)
-                if not compiled.uses_tools:
+                if not program.facts.uses_tools:
                     shown = builtin_tools.wrap(shown, shown_tools)
                 if not self._has_system_turn:
                     shown = _with_system_in_first_user_turn(shown)
@@ -181,10 +160,8 @@ class ChatTemplate:
                 }
 
                 def run(turns: Sequence[Message], opening: bool) -> str:
-                    listed = list(turns) if compiled.takes_parts else with_joined_content(turns)
-                    return compiled.render(
-                        {**variables, "messages": listed, "add_generation_prompt": opening}
-                    )
+                    listed = list(turns) if program.facts.takes_parts else with_joined_content(turns)
+                    return program.render({**variables, "messages": listed, "add_generation_prompt": opening})
 
                 if self._keep_thinking and add_generation_prompt:
                     return with_thinking(shown, run)
@@ -196,18 +173,18 @@ class ChatTemplate:
 
         return render
 
-    def _arranged(self, messages: list[Message], compiled: _Compiled) -> list[Message]:
-        if compiled.thinks_in_content:
+    def _arranged(self, messages: list[Message], facts: TemplateFacts) -> list[Message]:
+        if facts.thinks_in_content:
             messages = [with_reasoning_in_content(m) if m["role"] == "assistant" else m for m in messages]
-        if "developer" in compiled.literals:
+        if "developer" in facts.literals:
             return messages
         return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
 
     def _control_ids(self) -> set[int]:
         """Special tokens, and other added tokens that the template, or the built-in wrapper, writes itself."""
-        compiled = (self._default, self._for_tools)
-        literals = "\0".join(part.literals for part in compiled)
-        if not all(part.uses_tools for part in compiled):
+        facts = (self._default.facts, self._for_tools.facts)
+        literals = "\0".join(part.literals for part in facts)
+        if not all(part.uses_tools for part in facts):
             literals += "\0" + builtin_tools.LITERALS
         added = self._tokenizer.added
         return {e.token_id for e in added if e.special or (_is_mark(e.text) and e.text in literals)}
@@ -268,24 +245,6 @@ def _is_system(message: Message) -> bool:
     return bool(message["role"] == "system")
 
 
-def _named(node: nodes.Node, name: str) -> bool:
-    """Whether an expression is a variable, attribute or item of that name."""
-    if isinstance(node, nodes.Name):
-        return node.name == name
-    if isinstance(node, nodes.Getattr):
-        return node.attr == name
-    return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == name
-
-
-def _literals(tree: nodes.Template) -> Iterator[str]:
-    """Every piece of text in a template that could reach its output."""
-    for data in tree.find_all(nodes.TemplateData):
-        yield data.data
-    for constant in tree.find_all(nodes.Const):
-        if isinstance(constant.value, str):
-            yield constant.value
-
-
-def _roles_in(compiled: _Compiled) -> frozenset[str]:
+def _roles_in(program: TemplateProgram) -> frozenset[str]:
     """Roles beside the usual that a template speaks of: any constant that is one lower-case word."""
-    return frozenset(word for word in compiled.literals.split("\0") if word.isalpha() and word.islower())
+    return frozenset(word for word in program.facts.literals.split("\0") if word.isalpha() and word.islower())

@@ -66,8 +66,9 @@ class ToolShelf:
         return [self.deferred[i] for i in best[:MAX_FOUND] if scores[i] > 0]
 
 
-def shelf_of(tools: Sequence[Tool]) -> ToolShelf | None:
-    """The tools with `defer_loading` apart from the others; None if there are none.
+def shelf_of(tools: Sequence[Tool], *, name_them: bool = False) -> ToolShelf | None:
+    """The tools with `defer_loading` apart from the others; None if there are none. `name_them`: the search's description
+    says which tools it finds.
 
     TemplateError if a tool of the request has the search's name.
     """
@@ -81,7 +82,7 @@ def shelf_of(tools: Sequence[Tool]) -> ToolShelf | None:
                 field=f"tools[{i}].function.name",
             )
     shown = tuple(_bare(tool) for tool in tools if not tool.get("defer_loading"))
-    return ToolShelf((*shown, SEARCH_TOOL), deferred)
+    return ToolShelf((*shown, _naming(deferred) if name_them else SEARCH_TOOL), deferred)
 
 
 def exchange(reply: ParsedReply, found: Mapping[str, Sequence[Tool]]) -> list[dict[str, Any]]:
@@ -97,7 +98,7 @@ def exchange(reply: ParsedReply, found: Mapping[str, Sequence[Tool]]) -> list[di
     if reply.reasoning:
         asked["reasoning_content"] = reply.reasoning
     results = [
-        {"role": "tool", "tool_call_id": call.call_id, "content": _result(found[call.call_id])}
+        {"role": "tool", "tool_call_id": call.call_id, "content": result_text(found[call.call_id])}
         for call in reply.calls
     ]
     return [asked, *results]
@@ -112,11 +113,19 @@ def query_in(arguments: str) -> str:
     return query if isinstance(query, str) else ""
 
 
-def _result(tools: Sequence[Tool]) -> str:
+def result_text(tools: Sequence[Tool]) -> str:
+    """What a search answers that found these."""
     lines = [json.dumps(tool["function"], ensure_ascii=False, sort_keys=True) for tool in tools]
     return (
         "\n".join(["These tools can be called now:", *lines]) if lines else "No tool fits. Try other words."
     )
+
+
+def _naming(deferred: Sequence[Tool]) -> Tool:
+    names = ", ".join(sorted(tool["function"]["name"] for tool in deferred))
+    function = SEARCH_TOOL["function"]
+    described = {**function, "description": f"{function['description']} There are: {names}."}
+    return {**SEARCH_TOOL, "function": described}
 
 
 def _bare(tool: Tool) -> Tool:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from deeproot.runtime.context.spellings import any_of
 
-TAGS = ("observation", "artifact", "agent_status", "reminder", "archived")
+TAGS = ("observation", "artifact", "agent_status", "reminder", "archived", "skill")
 """Names that only the host's own envelopes may bear."""
 _LESS = "<\uff1c\ufe64\u2039\u3008\u27e8\u276e\u02c2\u1438"
 _SLASH = "/\uff0f\u2044\u2215\u29f8"

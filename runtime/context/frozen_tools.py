@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeproot.runtime.chat.tool_search import shelf_of
 from deeproot.runtime.context.canonical import CanonicalError, canonical_json
 from deeproot.runtime.context.items import Item
 
@@ -20,7 +21,8 @@ def spell_tools(payload: str) -> str:
 
 
 def frozen_tools(items: Sequence[Item]) -> tuple[tuple[Mapping[str, Any], ...], Item | None, tuple[str, ...]]:
-    """The schemas to send, the item that they stem from, and a note for each time that they really changed.
+    """The schemas to send (deferred ones not), the item that they stem from, and a note for each time that they really
+    changed.
 
     A list that is merely in another order, or spelled otherwise, changes nothing: the first item stays.
     """
@@ -34,7 +36,13 @@ def frozen_tools(items: Sequence[Item]) -> tuple[tuple[Mapping[str, Any], ...], 
             if frozen is not None:
                 notes.append(f"tools changed at {item.key}: the whole prompt is computed anew from there")
             frozen = item
-    return (tuple(json.loads(frozen.text)), frozen, tuple(notes)) if frozen is not None else ((), None, ())
+    return (_shown(json.loads(frozen.text)), frozen, tuple(notes)) if frozen is not None else ((), None, ())
+
+
+def _shown(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """The schemas that the root has: of deferred tools only the names, in the search for them."""
+    shelf = shelf_of(tools, name_them=True)
+    return tuple(tools) if shelf is None else shelf.shown
 
 
 def _spell(value: Any) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from deeproot.runtime.context.items import Item
 
 _ROOT_PARTS = ("policy", "constraint", "tools", "demo", "task")
+_AT_THE_TAIL = ("state", "status")
+"""Shown once, the newest, wherever they were logged."""
 _ORDER = {"assistant": 0, "observation": 1, "diagnostic": 2, "artifact": 3, "state": 4}
 
 
@@ -32,6 +34,12 @@ class Group:
             self.first_seq = min(self.first_seq, item.seq)
             self.last_seq = max(self.last_seq, item.seq)
 
+    def discard(self, items: Sequence[Item]) -> None:
+        """Take items out, keeping count."""
+        gone = {item.key for item in items}
+        self.items = [item for item in self.items if item.key not in gone]
+        self.tokens -= sum(item.tokens for item in items)
+
     def swap(self, index: int, item: Item) -> None:
         """Put `item` in the place of another, keeping count."""
         self.tokens += item.tokens - self.items[index].tokens
@@ -54,9 +62,9 @@ def turn_groups(items: Sequence[Item]) -> list[Group]:
     groups: list[Group] = []
     by_call: dict[str, int] = {}
     for item in items:
-        if item.part in _ROOT_PARTS or item.part == "state":
+        if item.part in _ROOT_PARTS or item.part in _AT_THE_TAIL:
             continue
-        if item.part in ("assistant", "turn", "record") or not groups:
+        if item.part in ("assistant", "turn", "briefing", "record") or not groups:
             groups.append(Group([item]))
         else:
             home = by_call.get(item.call_id or "", len(groups) - 1)

@@ -57,12 +57,18 @@ def reminder(constraints: Sequence[Item], context: PlanContext, max_tokens: int)
     return host_item("reminder", "\n".join([head, *lines, *more]), context)
 
 
-def status(states: Sequence[Item], context: PlanContext) -> Item | None:
-    """The newest readings as key-value lines, or None."""
-    if not states:
+def status(newest: Item | None, states: Sequence[Item], context: PlanContext) -> Item | None:
+    """The newest status and the readings that are newer than it, as key-value lines; None without either."""
+    lines = [newest.text] if newest is not None and newest.text else []
+    lines += [item.text for item in states]
+    if not lines:
         return None
-    lines = "\n".join(item.text for item in states)
-    return host_item("status", f"<agent_status>\n{lines}\n</agent_status>", context)
+    return host_item("status", framed_status("\n".join(lines)), context)
+
+
+def framed_status(lines: str) -> str:
+    """Lines of a status between its tags."""
+    return f"<agent_status>\n{lines}\n</agent_status>"
 
 
 def archived_pointer(first_seq: int, last_seq: int, turns: int, tokens: int, context: PlanContext) -> Item:

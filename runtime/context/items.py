@@ -9,7 +9,7 @@ from deeproot.runtime.context.segments import Authority, Channel, Source, Zone
 
 Part = Literal[
     "policy", "constraint", "tools", "demo", "task", "turn", "assistant", "observation", "artifact", "diagnostic", "state",
-    "warning", "reminder", "archived", "status", "record", "tombstone", "other",
+    "warning", "reminder", "archived", "status", "status_kept", "skill", "briefing", "record", "tombstone", "other",
 ]  # fmt: skip
 
 

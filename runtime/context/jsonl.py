@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from deeproot.runtime.context.event_log import EventLog, NewEvent
@@ -12,9 +12,9 @@ from deeproot.runtime.context.openai_messages import LogImportError
 _BATCH = 500
 
 
-def export_lines(log: EventLog) -> Iterator[str]:
-    """One JSON object a line, without the line end."""
-    for event in log.read():
+def export_lines(log: EventLog, start: int = 1) -> Iterator[str]:
+    """One JSON object a line, without the line end, from event `start` on."""
+    for event in log.read(start):
         payload = log.payload(event)
         line: dict[str, Any] = {
             "seq": event.seq,
@@ -71,7 +71,7 @@ def _parse(line: str, number: int) -> NewEvent:
     except ValueError:
         known = ", ".join(EventKind)
         raise LogImportError(f"{where}: kind is {record.get('kind')!r}; give one of {known}") from None
-    payload = _payload(record, where)
+    payload = payload_of(record, where)
     time_ns = _typed(record, "time_ns", int, where)
     call_id = _typed(record, "call_id", str, where)
     exit_code = _typed(record, "exit_code", int, where)
@@ -79,7 +79,8 @@ def _parse(line: str, number: int) -> NewEvent:
     return NewEvent(kind, payload, data, call_id, exit_code, time_ns)
 
 
-def _payload(record: dict[str, Any], where: str) -> bytes:
+def payload_of(record: Mapping[str, Any], where: str) -> bytes:
+    """The bytes that a record of an export carries. Raises `LogImportError` if it has none, or others than it says."""
     payload: bytes
     if isinstance(record.get("text"), str):
         payload = record["text"].encode("utf-8", "surrogatepass")

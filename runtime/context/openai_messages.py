@@ -30,7 +30,17 @@ def import_messages(
     tools: Sequence[Mapping[str, Any]] | None = None,
     times_ns: Sequence[int] | None = None,
 ) -> list[Event]:
-    """Append a conversation, all of it or nothing. `times_ns`: one per message, else the log's clock.
+    """Append a conversation, all of it or nothing. See `message_events`."""
+    return log.extend(message_events(messages, tools=tools, times_ns=times_ns))
+
+
+def message_events(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    times_ns: Sequence[int] | None = None,
+) -> list[NewEvent]:
+    """A conversation as events to be appended. `times_ns`: one per message, else the log's clock.
 
     Raises `LogImportError` naming the message and field that is wrong.
     """
@@ -50,7 +60,7 @@ def import_messages(
         new.insert(
             at, NewEvent(EventKind.INSTRUCTION, json.dumps(list(tools)), {"part": "tools"}, time_ns=first)
         )
-    return log.extend(new)
+    return new
 
 
 def export_messages(log: EventLog) -> list[dict[str, Any]]:

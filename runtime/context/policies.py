@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deeproot.runtime.context.budget import Budget, BudgetError
 from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.grouping import Group, newest_states, root_items, turn_groups
-from deeproot.runtime.context.host_items import status
+from deeproot.runtime.context.host_items import host_item, status
 from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
 from deeproot.runtime.context.repeats import Repeats
 from deeproot.runtime.context.segments import Zone
@@ -59,7 +59,8 @@ class SlidingWindow:
                 " shorten its tool results or raise the budget"
             )
         drops = tuple(drop for group in groups[:first] for drop in dropped(group, "slid out of the window"))
-        placements = root + place_groups(groups[first:], len(groups) - first - 1) + tail
+        turns = place_groups(groups[first:], len(groups) - first - 1)
+        placements = [*root, *turns, *place_lost_status(items, turns, context), *tail]
         return Plan(tuple(placements), tools, tools_item, drops, notes, self.budget)
 
 
@@ -95,9 +96,28 @@ def place_groups(groups: Sequence[Group], leaf_from: int) -> list[Placement]:
 
 
 def place_status(items: Sequence[Item], context: PlanContext) -> list[Placement]:
-    """The newest state readings, at the tail."""
-    made = status(newest_states(items), context)
-    return [Placement(made, Zone.LEAF, "newest state readings")] if made else []
+    """The newest status, unless that stands where it was said, and state readings newer than it, at the tail."""
+    newest = _newest_status(items)
+    since = newest.seq if newest is not None else 0
+    states = [item for item in newest_states(items) if item.seq > since]
+    shown = newest if newest is not None and newest.part == "status" else None
+    made = status(shown, states, context)
+    return [Placement(made, Zone.LEAF, "newest status")] if made else []
+
+
+def place_lost_status(
+    items: Sequence[Item], placed: Sequence[Placement], context: PlanContext
+) -> list[Placement]:
+    """The newest status once more, where it stood in a turn that is left out of `placed`."""
+    newest = _newest_status(items)
+    if newest is None or newest.part == "status" or any(one.item.key == newest.key for one in placed):
+        return []
+    again = host_item("status", newest.text, context, key="status_again")
+    return [Placement(again, Zone.LEAF, "newest status, whose turn was left out")]
+
+
+def _newest_status(items: Sequence[Item]) -> Item | None:
+    return next((item for item in reversed(items) if item.part in ("status", "status_kept")), None)
 
 
 def dropped(group: Group, why: str) -> list[Drop]:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeproot.runtime.chat.errors import TemplateError
+from deeproot.runtime.chat.tool_search import shelf_of
 from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.events import EventKind
 
@@ -20,12 +22,19 @@ def constraint(log: EventLog, text: str) -> int:
 
 
 def tools(log: EventLog, schemas: Sequence[Mapping[str, Any]]) -> int:
-    """The tool schemas in OpenAI's form (`{"type": "function", "function": {...}}`)."""
+    """The tool schemas in OpenAI's form (`{"type": "function", "function": {...}}`).
+
+    Those with `defer_loading: true` stay out of the prompt until a search finds them (`deferred`).
+    """
     for i, schema in enumerate(schemas):
         if not isinstance(schema.get("function"), Mapping) or not isinstance(
             schema["function"].get("name"), str
         ):
             raise EventLogError(f"tools[{i}].function.name is missing; give OpenAI's form of a tool")
+    try:
+        shelf_of(schemas)
+    except TemplateError as error:
+        raise EventLogError(str(error)) from None
     return log.append(EventKind.INSTRUCTION, json.dumps(list(schemas)), data={"part": "tools"}).seq
 
 
@@ -54,11 +63,15 @@ def tool_result(
     name: str = "",
     exit_code: int | None = None,
     uri: str = "",
+    seconds: float | None = None,
 ) -> int:
-    """A tool's answer, raw. `uri`: what was read or run, if the host knows it better than the tool's name."""
+    """A tool's answer, raw. `uri`: what was read or run, if the host knows it better than the tool's name.
+    `seconds`: how long the tool took, for the time sense of the status."""
     data: dict[str, Any] = {"role": "tool", "message": {"name": name} if name else {}}
     if uri:
         data["uri"] = uri
+    if seconds is not None:
+        data["seconds"] = seconds
     return log.append(EventKind.TOOL_RESULT, payload, data=data, call_id=call_id, exit_code=exit_code).seq
 
 

@@ -10,10 +10,20 @@ from deeproot.runtime.context.calls import calls_of
 from deeproot.runtime.context.envelope import Defence, Envelopes, Provenance, iso_time
 from deeproot.runtime.context.events import Event, EventKind, payload_hash, payload_text
 from deeproot.runtime.context.frozen_tools import spell_tools
+from deeproot.runtime.context.host_items import framed_status
 from deeproot.runtime.context.items import Item, Part, Repeat, Replacement
 from deeproot.runtime.context.preview import preview
 from deeproot.runtime.context.segments import Authority, Channel, Source
+from deeproot.runtime.context.source_uri import source_uri
 from deeproot.runtime.context.stage_filter import StageFilter
+from deeproot.runtime.context.status.marks import Marks
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
+from deeproot.runtime.context.thinking import (
+    Thinking,
+    fields_without_thinking,
+    has_thinking,
+    without_thinking,
+)
 
 _TRUST = {
     Authority.SUPERVISOR: "supervisor",
@@ -34,6 +44,8 @@ class Stager:
         defence: Defence,
         result_tokens: int | None,
         stage_filter: StageFilter | None,
+        techniques: Techniques = NO_TECHNIQUES,
+        thinking: Thinking = Thinking.TEMPLATE,
     ) -> None:
         self._count = count
         self._overhead = overhead
@@ -41,6 +53,8 @@ class Stager:
         self._defence = defence
         self._result_tokens = result_tokens
         self._filter = stage_filter
+        self._thinking = thinking
+        self._marks = Marks(techniques, envelopes.attribute)
         self._calls: dict[str, Mapping[str, Any]] = {}
         self._seen_task = False
         self._seen_failure = False
@@ -72,17 +86,23 @@ class Stager:
                 body = self._enveloped("observation", text, event, Authority.UNTRUSTED)
                 return self._item(event, "diagnostic", "user", body, Authority.UNTRUSTED, Channel.OBSERVATION)
             case EventKind.STATE_CHANGE:
-                if event.data.get("part") == "tombstone":
-                    words = self._envelopes.escape(text)
-                    return self._item(
-                        event, "tombstone", "user", words, Authority.VERIFIED, Channel.OBSERVATION
-                    )
-                if "name" not in event.data:
-                    return None
-                line = (
-                    f"{self._envelopes.attribute(str(event.data['name']))}: {self._envelopes.attribute(text)}"
-                )
-                return self._item(event, "state", "user", line, Authority.VERIFIED, Channel.OBSERVATION)
+                return self._state(event, text)
+
+    def _state(self, event: Event, text: str) -> Item | None:
+        part: Part
+        match event.data.get("part"):
+            case "tombstone":
+                part, words = "tombstone", self._envelopes.escape(text)
+            case "status":
+                kept = event.data.get("mode") == "append"
+                words = self._envelopes.escape(text)
+                part, words = ("status_kept", framed_status(words)) if kept else ("status", words)
+            case _ if "name" in event.data:
+                name = self._envelopes.attribute(str(event.data["name"]))
+                part, words = "state", f"{name}: {self._envelopes.attribute(text)}"
+            case _:
+                return None
+        return self._item(event, part, "user", words, Authority.VERIFIED, Channel.OBSERVATION)
 
     def _instruction(self, event: Event, text: str) -> Item:
         part: Part = event.data.get("part", "other")
@@ -92,9 +112,13 @@ class Stager:
         if role in ("system", "developer"):
             part = "constraint" if part == "constraint" else "policy"
         else:
-            if part != "demo":
+            if part == "skill":
+                name = self._envelopes.attribute(str(event.data.get("name", "")))
+                text = f'<skill name="{name}">\n{text}\n</skill>'
+            elif part not in ("demo", "briefing"):
                 part = "turn" if self._seen_task else "task"
                 self._seen_task = True
+                text = self._marks.on_user(text, event)
         return self._item(event, part, role, text, Authority.SUPERVISOR, Channel.INSTRUCTION)
 
     def _tools(self, event: Event, text: str) -> Item:
@@ -108,11 +132,24 @@ class Stager:
         calls = calls_of(event)
         self._calls.update(calls)
         item = self._item(event, "assistant", "assistant", text, Authority.UNTRUSTED, Channel.OBSERVATION)
+        if self._thinking is Thinking.SCRATCH and has_thinking(text, item.fields):
+            item = self.resized(item, without_thinking(text), fields_without_thinking(item.fields))
         ids = [made for made in (*calls, event.call_id) if made is not None]
         return replace(item, call_ids=tuple(dict.fromkeys(ids)))
 
+    def _schemas(self, event: Event, text: str) -> Item:
+        """Tools that a search found: the host's own words, as those in the root are."""
+        words = self._envelopes.escape(text)
+        item = self._item(event, "observation", "tool", words, Authority.VERIFIED, Channel.INSTRUCTION)
+        self._items[event.seq] = (item, event)
+        self._texts[event.seq] = text
+        return item
+
     def _tool_result(self, event: Event, text: str) -> Item:
+        if event.data.get("part") == "schemas":
+            return self._schemas(event, text)
         call = self._calls.get(event.call_id or "")
+        self._marks.count(event, call)
         notes: tuple[str, ...] = ()
         same_as = None
         if self._filter is not None:
@@ -211,12 +248,15 @@ class Stager:
         call: Mapping[str, Any] | None = None,
         uri: str | None = None,
     ) -> str:
-        if not self._defence.marks:
-            return text
-        source = uri or source_uri(event, call)
-        trust = _TRUST[authority]
-        provenance = Provenance(source, event.time_ns, event.payload_hash, trust, event.exit_code, event.seq)
-        return self._envelopes.wrap(tag, text, provenance)
+        body = text
+        if self._defence.marks:
+            source = uri or source_uri(event, call)
+            trust = _TRUST[authority]
+            provenance = Provenance(
+                source, event.time_ns, event.payload_hash, trust, event.exit_code, event.seq
+            )
+            body = self._envelopes.wrap(tag, text, provenance)
+        return self._marks.on_result(body, event) if event.kind is EventKind.TOOL_RESULT else body
 
     def _item(
         self,
@@ -256,21 +296,3 @@ class Stager:
             conditions=tuple(map(str, event.data.get("conditions", ()))),
             raw_content=event.data.get("parts") if event.data.get("content") == "parts" else None,
         )
-
-
-def source_uri(event: Event, call: Mapping[str, Any] | None = None) -> str:
-    """Where an event's words come from, as the host says or as follows from the call."""
-    if isinstance(event.data.get("uri"), str):
-        return str(event.data["uri"])
-    match event.kind:
-        case EventKind.INSTRUCTION:
-            return f"instruction://{event.data.get('role', 'supervisor')}"
-        case EventKind.ASSISTANT:
-            return "model://assistant"
-        case EventKind.TOOL_RESULT:
-            name = event.data.get("message", {}).get("name") or (call or {}).get("name") or "unknown"
-            return f"tool://{name}/{event.call_id or event.seq}"
-        case EventKind.STATE_CHANGE:
-            return f"state://{event.data.get('name', '')}"
-        case _:
-            return f"event://{event.seq}"

@@ -9,7 +9,7 @@ from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.grouping import Group, turn_groups
 from deeproot.runtime.context.host_items import archived_pointer, reminder
 from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
-from deeproot.runtime.context.policies import as_budget, dropped, place_root, place_status
+from deeproot.runtime.context.policies import as_budget, dropped, place_lost_status, place_root, place_status
 from deeproot.runtime.context.repeats import Repeats
 from deeproot.runtime.context.segments import Zone
 
@@ -20,7 +20,7 @@ class ThreeZones:
 
     New turns are only appended until the leaf is over its share; then all but the newest settle into the trunk
     (their bytes unchanged) and the files in work are staged as they now are. At the high water mark superseded
-    reads shrink to pointers and the oldest turns without anchors go to the archive, in one batch, down to the low
+    reads shrink to pointers, statuses that a later one followed go, and the oldest turns without anchors go to the archive, in one batch, down to the low
     mark; errors in them that were open then stay, verbatim, behind the archive's pointer. Nothing else ever changes a
     byte before the leaf, but that those errors are cut down where the budget would be passed otherwise.
 
@@ -54,7 +54,8 @@ class ThreeZones:
         groups = turn_groups(items)
         for group in groups:
             fold.take(group)
-        placements = [*root, *fold.trunk(), *fold.leaf(), *tail]
+        turns = [*fold.trunk(), *fold.leaf()]
+        placements = [*root, *turns, *place_lost_status(items, turns, context), *tail]
         limits = {zone: budget.zone_limit(zone) for zone in Zone}
         return Plan(
             tuple(placements),
@@ -97,6 +98,7 @@ class _Fold:
         """Newer versions, shown in the turn that brought them until the next batch."""
         self._versions: dict[str, int] = {}
         self._evicted: dict[str, Item] = {}
+        self._old_statuses: list[Item] = []
         self._batches = 0
         self._tokens = 0
         """Of `_groups`."""
@@ -150,9 +152,9 @@ class _Fold:
 
     def drops(self) -> list[Drop]:
         made = [d for group in self._archived for d in dropped(group, "archived at the high water mark")]
-        why = "files over the trunk's share"
-        evicted = self._evicted.values()
-        return made + [Drop(i.key, i.seq, i.tokens, why, i.source.payload_hash) for i in evicted]
+        gone = [(item, "files over the trunk's share") for item in self._evicted.values()]
+        gone += [(item, "a status that a later one followed") for item in self._old_statuses]
+        return made + [Drop(i.key, i.seq, i.tokens, why, i.source.payload_hash) for i, why in gone]
 
     def notes(self) -> tuple[str, ...]:
         if not self._batches:
@@ -213,8 +215,9 @@ class _Fold:
                 shorter = self._context.replacements.get(item.key)
                 if shorter is not None and shorter.since <= now:
                     group.swap(i, replace(shorter.item, anchor=item.anchor))
+        self._drop_old_statuses()
         self._fold_views()
-        self._tokens = sum(group.tokens for group in self._groups)
+        self._count()
         while self._archive_down_to_low():
             gone = {item.seq for group in self._archived for item in group.items}
             self._repeats = Repeats(self._context, gone)
@@ -222,6 +225,14 @@ class _Fold:
                 self._repeats.mend(group, now)
             self._fold_views()
             self._count()
+
+    def _drop_old_statuses(self) -> None:
+        """All but the newest of those that stand where they were said."""
+        newest = max((i.seq for g in self._groups for i in g.items if i.part == "status_kept"), default=0)
+        for group in self._groups:
+            old = [i for i in group.items if i.part == "status_kept" and i.seq < newest]
+            group.discard(old)
+            self._old_statuses += old
 
     def _fold_views(self) -> None:
         for group in self._groups[: self._settled]:

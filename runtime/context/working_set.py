@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
@@ -17,6 +16,7 @@ from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, 
 from deeproot.runtime.context.jinja_tracking import TrackedDict, TrackedList
 from deeproot.runtime.context.linter import Linter
 from deeproot.runtime.context.messages import chat_messages, openai_messages
+from deeproot.runtime.context.overhead import message_overhead, tools_overhead
 from deeproot.runtime.context.pipeline_filter import PipelineFilter
 from deeproot.runtime.context.report import Report
 from deeproot.runtime.context.reporting import lint_placements, report_of
@@ -24,12 +24,13 @@ from deeproot.runtime.context.segments import Segment, Zone
 from deeproot.runtime.context.stage_filter import StageFilter
 from deeproot.runtime.context.staged_log import StagedLog
 from deeproot.runtime.context.staging import Stager
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span, prepare_tools
+from deeproot.runtime.context.thinking import Thinking, thinking_rule
 from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
 from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
 
 GENERATION_PROMPT = "generation_prompt"
-_USUAL_OVERHEAD = 8
 _ENVELOPE = 120
 """Tokens of an envelope's tags and attributes, rather more than they are."""
 
@@ -73,8 +74,9 @@ class WorkingSet:
     `tokenizer`: a `Tokenizer`, or a `SegmentTokenizer` shared with other working sets. `filters`: makes the filter
     that a log's tool results pass, of a function that counts tokens (None: they are staged as they came).
     `result_tokens`: longer tool results are staged as head and tail with a pointer (None: never). `keep_symbols`: what
-    stays whole where the policy stages a source file as its skeleton. Staged items are kept for the log last used. For
-    one thread.
+    stays whole where the policy stages a source file as its skeleton. `techniques`: whether user messages and tool
+    results say when they came, and results which call of their tool they answer. `thinking`: the template's way with it,
+    or never staged. Staged items are kept for the log last used. For one thread.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class WorkingSet:
         filters: Callable[[Callable[[str], int]], StageFilter] | None = PipelineFilter,
         result_tokens: int | None = 4000,
         keep_symbols: Collection[str] = (),
+        techniques: Techniques = NO_TECHNIQUES,
+        thinking: Thinking = Thinking.TEMPLATE,
         template_variables: Mapping[str, Any] | None = None,
     ) -> None:
         self.policy = policy
@@ -98,12 +102,17 @@ class WorkingSet:
         self._filters = filters
         self._result_tokens = result_tokens
         self._linter = Linter()
-        self._overhead = self._measure_overhead()
+        self._overhead = message_overhead(template, self._tokens)
         self._fixed: tuple[str, int] | None = None
         self._prepared: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
         """Messages of the last call as the template sees them; most come again."""
         self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], TrackedList | None] | None = None
         self._keep_symbols = tuple(keep_symbols)
+        self._techniques = techniques
+        self._thinking = thinking
+        self._host_words_in_results = (
+            thinking is Thinking.TEMPLATE and thinking_rule(template).host_words_in_results
+        )
         self._staged: StagedLog | None = None
 
     def assemble(self, log: EventLog, *, upto: int | None = None) -> Context:
@@ -115,7 +124,9 @@ class WorkingSet:
         items = staged.applied(upto).items
         context = self.plan_context(staged, items)
         plan = self._with_warning(self.policy.plan(items, context), context)
-        messages = chat_messages(plan.placements, self._tokens.separator)
+        messages = chat_messages(
+            plan.placements, self._tokens.separator, host_words_in_results=self._host_words_in_results
+        )
         spans, untracked = self._render(messages, plan)
         model_written = {placed.item.key for placed in plan.placements if placed.item.part == "assistant"}
         tokenised = self._tokens.join(spans, model_written)
@@ -166,6 +177,8 @@ class WorkingSet:
             defence=self._defence,
             result_tokens=self._result_tokens,
             stage_filter=self._filters(self._tokens.count) if self._filters is not None else None,
+            techniques=self._techniques,
+            thinking=self._thinking,
         )
 
     def _with_warning(self, plan: Plan, context: PlanContext) -> Plan:
@@ -249,29 +262,10 @@ class WorkingSet:
         tools, item, _ = frozen_tools(items)
         key = item.text if item is not None else ""
         if self._fixed is None or self._fixed[0] != key:
-            probe = [ChatMessage(role, (Part("x", 0),), {}) for role in ("system", "user")]
-            try:
-                spans = self._template.render(probe, tools=tools, variables=self._variables)
-                size = self._tokens.join(spans).token_ids.size
-            except TemplateError:
-                size = _USUAL_OVERHEAD + (item.tokens if item is not None else 0)
+            size = tools_overhead(self._template, self._tokens, tools, item, self._variables)
             self._fixed = (key, size)
         warning = self._tokens.count(WARNING) + self._overhead if self._defence.warns else 0
         return self._fixed[1] + warning
-
-    def _measure_overhead(self) -> int:
-        """Tokens that the template puts around a message: what a second one adds beyond its content."""
-        text = "word"
-        one = [ChatMessage("user", (Part(text, 0),), {})]
-        more = [*one, ChatMessage("assistant", (Part(text, 1),), {})]
-        sizes = []
-        try:
-            for messages in (one, more):
-                spans = self._template.render(messages, add_generation_prompt=False)
-                sizes.append(self._tokens.join(spans).token_ids.size)
-        except TemplateError:
-            return _USUAL_OVERHEAD
-        return max(0, sizes[1] - sizes[0] - self._tokens.count(text)) + 2
 
 
 def _segment(placed: Placement, runs: Sequence[TokenIds]) -> Segment:

@@ -1,10 +1,11 @@
 """The sequences that were computed of late, to compare new prompts with. Bounded in bytes; for several threads."""
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 from deeproot.engine.radix_node import TOKEN_BYTES, common_tokens
@@ -64,6 +65,9 @@ class History:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._by_rid: OrderedDict[str, Past] = OrderedDict()
+        self._used: dict[str, int] = {}
+        """When each was used last, on a clock of its own."""
+        self._clock = 0
         self._sorted: dict[bytes, list[Past]] = {}
         """Of each namespace, by their ids: those that share most with a prompt stand where it would stand."""
         self._lock = threading.Lock()
@@ -89,6 +93,7 @@ class History:
                 self._drop(line[i])
             self._sorted.setdefault(past.tenant.namespace, line).insert(i, past)
             self._by_rid[past.rid] = past
+            self._use(past.rid)
             self._num_bytes += past.num_bytes
             while self._num_bytes > self._max_bytes:
                 self._drop(next(iter(self._by_rid.values())))
@@ -110,19 +115,19 @@ class History:
                 return None, 0
             start = ids[: common * TOKEN_BYTES]
             first = bisect_left(line, start, key=_ids)
-            alike = []
-            for past in line[first:]:
-                if not past.ids.startswith(start):
-                    break
-                alike.append(past)
-            order = {past.rid: n for n, past in enumerate(self._by_rid.values())} if len(alike) > 1 else {}
-            alike.sort(key=lambda past: order.get(past.rid, 0))
-            best = max(reversed(alike[-_MOST_ALIKE:]), key=lambda past: _shared_messages(past.chat, chat))
-            self._by_rid.move_to_end(best.rid)
+            end = bisect_right(line, start, first, key=lambda past: past.ids[: len(start)])
+            alike = nlargest(_MOST_ALIKE, line[first:end], key=lambda past: self._used[past.rid])
+            best = max(alike, key=lambda past: _shared_messages(past.chat, chat))
+            self._use(best.rid)
             return best, common
 
+    def _use(self, rid: str) -> None:
+        self._clock += 1
+        self._used[rid] = self._clock
+        self._by_rid.move_to_end(rid)
+
     def _drop(self, past: Past) -> None:
-        del self._by_rid[past.rid]
+        del self._by_rid[past.rid], self._used[past.rid]
         line = self._sorted[past.tenant.namespace]
         del line[bisect_left(line, past.ids, key=_ids)]
         if not line:

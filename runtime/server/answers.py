@@ -22,8 +22,10 @@ from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.sse import Framing
 from deeproot.runtime.server.state import ServerState
+from deeproot.runtime.server.turns import batches_of
+from deeproot.runtime.server.working_sets_api.recorded import RecordedJob
 
-AnyJob = Job | SearchingJob
+AnyJob = Job | SearchingJob | RecordedJob
 
 
 class Shape(Protocol):
@@ -52,29 +54,31 @@ async def answer(
 ) -> Response:
     """Run `job` and answer with what comes of it. A client that leaves ends it; ClientGone if before the answer."""
     if not stream:
-        return json_response(await until_disconnect(request, _whole(state, job, shape)))
-    events = _events(state, job, shape)
+        return json_response(await until_disconnect(request, _whole(request, state, job, shape)))
+    events = _events(request, state, job, shape)
     # Waiting for the first news before answering at all: what fails until then gets a proper status.
     first = await until_disconnect(request, anext(events))
-    return EventStream(first, events)
+    return EventStream(
+        first, events, state.options.limits.slow_reader_timeout_s, state.metrics.count_slow_reader
+    )
 
 
-async def _whole(state: ServerState, job: AnyJob, shape: Shape) -> object:
-    serving = state.ready()
+async def _whole(request: Request, state: ServerState, job: AnyJob, shape: Shape) -> object:
     pieces: list[Piece] = []
-    async with aclosing(job.run(serving.client, state.metrics)) as batches:
+    async with aclosing(batches_of(request, state, job)) as batches:
         async for batch in batches:
             pieces += batch
     return _complete(job, shape.whole(pieces, usage_of(pieces, job.choices)))
 
 
-async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerator[bytes, None]:
-    serving = state.ready()
+async def _events(
+    request: Request, state: ServerState, job: AnyJob, shape: Shape
+) -> AsyncGenerator[bytes, None]:
     framing = shape.framing
     ends: list[Piece] = []
     begun = False
     try:
-        async with aclosing(job.run(serving.client, state.metrics)) as batches:
+        async with aclosing(batches_of(request, state, job)) as batches:
             async for batch in batches:
                 ends += [piece for piece in batch if piece.end is not None]
                 chunks = [chunk for piece in batch for chunk in shape.chunks(piece)]
@@ -96,11 +100,13 @@ async def _events(state: ServerState, job: AnyJob, shape: Shape) -> AsyncGenerat
 def _own_answer(job: AnyJob) -> OwnAnswer | None:
     """What the answer is to carry beside what its surface knows."""
     explains = job.explaining is not None and job.explaining.wanted
-    if not explains and job.applied_edits is None:
+    kept = job.kept if isinstance(job, RecordedJob) else None
+    if not explains and job.applied_edits is None and kept is None:
         return None
     return OwnAnswer(
         job.explaining.explanations if job.explaining is not None and explains else UNSET,
         job.applied_edits if job.applied_edits is not None else UNSET,
+        kept or UNSET,
     )
 
 

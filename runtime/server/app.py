@@ -6,6 +6,7 @@ from fastapi import Depends, FastAPI
 
 from deeproot import __version__
 from deeproot.runtime.server import (
+    cache_routes,
     chat_routes,
     completion_routes,
     explain_routes,
@@ -14,6 +15,7 @@ from deeproot.runtime.server import (
 )
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
+from deeproot.runtime.server.cache_routes import PriceRequest, ProbeRequest
 from deeproot.runtime.server.errors import install_error_handlers
 from deeproot.runtime.server.messages_api import routes as messages_routes
 from deeproot.runtime.server.messages_api.errors import error_body
@@ -23,6 +25,8 @@ from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
 from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest, RequestModel
 from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.server.tokenize_routes import DetokenizeRequest, TokenizeRequest
+from deeproot.runtime.server.working_sets_api import routes as working_sets_routes
+from deeproot.runtime.server.working_sets_api.schemas import CompleteRequest, CreateWorkingSet, NewEvents
 
 _BODIES: tuple[type[RequestModel], ...] = (
     ChatCompletionRequest,
@@ -32,6 +36,11 @@ _BODIES: tuple[type[RequestModel], ...] = (
     ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    CreateWorkingSet,
+    NewEvents,
+    CompleteRequest,
+    ProbeRequest,
+    PriceRequest,
 )
 
 
@@ -48,7 +57,9 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(completion_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(messages_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(responses_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(working_sets_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(tokenize_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(cache_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)
     return app

@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from deeproot.runtime.server.errors import ApiError, invalid
 from deeproot.runtime.server.schemas import RequestModel
+from deeproot.runtime.server.state import state_of
 
 LARGE_BODY_BYTES = 64 * 1024
 """From here on a body is parsed in a thread, so that other streams go on meanwhile."""
@@ -47,7 +48,21 @@ def openapi_schemas(models: Sequence[type[RequestModel]]) -> dict[str, Any]:
 
 
 async def read_limited(request: Request, max_bytes: int) -> bytes:
-    """The whole body, or a 413 as soon as it is known to be longer than `max_bytes`."""
+    """The whole body, or a 413 as soon as it is known to be longer than `max_bytes`, or a 408 if it does not come."""
+    timeout = state_of(request).options.limits.upload_timeout_s
+    try:
+        async with asyncio.timeout(timeout):
+            return await _read_limited(request, max_bytes)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"The body has not arrived within {timeout:g} s.",
+            code="request_timeout",
+            headers={"Connection": "close"},
+        ) from None
+
+
+async def _read_limited(request: Request, max_bytes: int) -> bytes:
     too_large = ApiError(
         413, f"The body is larger than this server's limit of {max_bytes} bytes.", code="request_too_large"
     )

@@ -18,6 +18,7 @@ from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import MAX_LOGPROBS, OptionError, check_choices
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.cache_marks import chat_marks, lease_of, without_marks
 from deeproot.runtime.server.chat_shape import ChatShape
 from deeproot.runtime.server.context_edits import edited
 from deeproot.runtime.server.errors import invalid
@@ -28,7 +29,9 @@ from deeproot.runtime.server.generation_options import (
     new_id,
     sampling_options,
 )
+from deeproot.runtime.server.hinting import chat_hinting, hinted
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.responses import AppliedEdit
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob, arranged
@@ -50,7 +53,11 @@ def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1")
     read_body = json_body(ChatCompletionRequest, max_body_bytes)
 
-    @router.post("/chat/completions", openapi_extra=openapi_body(ChatCompletionRequest))
+    @router.post(
+        "/chat/completions",
+        dependencies=[Depends(has_room)],
+        openapi_extra=openapi_body(ChatCompletionRequest),
+    )
     async def chat_completions(
         request: Request,
         state: Annotated[ServerState, Depends(state_of)],
@@ -81,12 +88,14 @@ def prepare_chat(
     started: float,
     *,
     endpoint: str = "chat",
+    sent: Chat | None = None,
 ) -> Job | SearchingJob:
-    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics.
+    """A checked chat completion as the engine's work; `endpoint` is its surface's name in the metrics. `sent`: its
+    conversation to the letter, where that is known: `body` keeps no order of keys.
 
     Raises ApiError and OptionError. Slow on long conversations.
     """
-    sent = conversation_of(body)
+    sent = conversation_of(body) if sent is None else sent
     chat, shelf, applied = shown_conversation(serving, asker.tenant, body, sent)
     if shelf is None:
         job = _one_reply(serving, body, asker, chat, chat.tools, completion_id, started, endpoint)
@@ -179,15 +188,18 @@ def _one_reply(
         for _ in requests
     ]
     explaining, told = explained(serving, asker, requests, chat)
+    marks, lease_s = chat_marks(body), lease_of(body)
+    hinting = chat_hinting(serving, asker.tenant, chat, prompt.token_ids, marks, asker.session, lease_s)
     return Job(
         endpoint,
-        told,
+        hinted(hinting, told),
         tuple(texts),
         started,
         remember=lambda _, token_ids: continuation.remember(prompt, token_ids),
         tokens_saved=prompt.tokens_saved,
         choices=n,
         explaining=explaining,
+        hinting=hinting,
     )
 
 
@@ -221,7 +233,7 @@ def conversation_of(body: ChatCompletionRequest) -> Chat:
         kwargs |= {"add_generation_prompt": False, "continue_final_message": True}
     elif body.add_generation_prompt is False:
         kwargs["add_generation_prompt"] = False
-    return Chat(_dumped(body.messages), _dumped(body.tools or ()), kwargs)
+    return without_marks(Chat(_dumped(body.messages), _dumped(body.tools or ()), kwargs))
 
 
 def prompt_of(

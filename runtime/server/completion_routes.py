@@ -19,6 +19,7 @@ from deeproot.runtime.sampling_options import (
 )
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.cache_marks import lease_of, text_marks
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.explaining import Asker, asker_of, explained
 from deeproot.runtime.server.generation_options import (
@@ -27,7 +28,9 @@ from deeproot.runtime.server.generation_options import (
     new_id,
     sampling_options,
 )
+from deeproot.runtime.server.hinting import hinted, text_hinting
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.schemas import CompletionRequest
 from deeproot.runtime.server.service_routes import check_model_name
 from deeproot.runtime.server.state import ServerState, Serving, state_of
@@ -42,7 +45,9 @@ def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1")
     read_body = json_body(CompletionRequest, max_body_bytes)
 
-    @router.post("/completions", openapi_extra=openapi_body(CompletionRequest))
+    @router.post(
+        "/completions", dependencies=[Depends(has_room)], openapi_extra=openapi_body(CompletionRequest)
+    )
     async def completions(
         request: Request,
         state: Annotated[ServerState, Depends(state_of)],
@@ -124,15 +129,17 @@ def _prepare(
 
     saved = sum(prompt.tokens_saved for prompt in prompts)
     pending, told = explained(serving, asker, requests, None)
+    hinting = text_hinting(serving, asker.tenant, text_marks(body), asker.session, lease_of(body))
     job = Job(
         "completions",
-        told,
+        hinted(hinting, told),
         tuple(texts),
         started,
         remember=remember,
         tokens_saved=saved,
         choices=n,
         explaining=pending,
+        hinting=hinting,
     )
     return job, echoes
 

@@ -1,13 +1,15 @@
 """Work that ends when its client leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+from deeproot.runtime.server.http_protocol import cut_off
 
 T = TypeVar("T")
 
@@ -25,28 +27,46 @@ async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 class EventStream(Response):
-    """Server-sent events from a generator, which is closed at once when the client leaves."""
+    """Server-sent events from a generator, which is closed at once when the client leaves or reads no more."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None]) -> None:
-        """`first` has been taken from `events` already."""
+    def __init__(
+        self,
+        first: bytes,
+        events: AsyncGenerator[bytes, None],
+        patience_s: float,
+        on_slow: Callable[[], None],
+    ) -> None:
+        """`first` has been taken from `events` already. patience_s: how long the client may leave the connection
+        full; after that it is cut off, and `on_slow` called."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._events = events
+        self._patience_s = patience_s
+        self._on_slow = on_slow
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events):
             with suppress(ClientGone):
-                await _race(self._pump(send), receive)
+                await _race(self._pump(scope, send), receive)
 
-    async def _pump(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self._first, "more_body": True})
+    async def _pump(self, scope: Scope, send: Send) -> None:
+        async def put(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await send(message)
+            except TimeoutError:
+                self._on_slow()
+                cut_off(scope)
+                raise ClientGone from None
+
+        await put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await put({"type": "http.response.body", "body": self._first, "more_body": True})
         async for event in self._events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await put({"type": "http.response.body", "body": event, "more_body": True})
+        await put({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _race(work: Coroutine[Any, Any, T], receive: Receive) -> T:

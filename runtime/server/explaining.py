@@ -14,8 +14,10 @@ from deeproot.runtime.explain.explainer import Explainer, Pending
 from deeproot.runtime.explain.history import Chat, Tenant
 from deeproot.runtime.explain.report import Explanation
 from deeproot.runtime.output_text import OutputText
+from deeproot.runtime.server.cache_marks import session_of
 from deeproot.runtime.server.errors import invalid
 from deeproot.runtime.server.metrics import Metrics
+from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
 from deeproot.runtime.server.schemas import GenerationRequest
 from deeproot.runtime.server.state import Serving
@@ -36,17 +38,36 @@ class Asker:
     wants_explanation: bool
     since: str | None
     """The id of an earlier answer to compare with."""
+    priority: int = 0
+    session: bytes = b""
+    """Empty: none is named."""
+
+    def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
+        """The request with what the engine has to know of who asks."""
+        return msgspec.structs.replace(
+            request,
+            namespace=self.tenant.namespace,
+            tenant=self.tenant.owner,
+            priority=self.priority,
+            seen=seen,
+        )
 
 
 def asker_of(request: Request, body: GenerationRequest) -> Asker:
-    """Raises a 400 for a header that says neither yes nor no."""
+    """Raises a 400 for a header that says neither yes nor no, or another session than the body."""
     said = request.headers.get(HEADER, "").strip().lower()
     if said not in _TRUE + _FALSE:
         raise invalid(f"The header X-Deeproot-Explain is {said!r}: set it to 1 or 0.", "X-Deeproot-Explain")
     own = body.deeproot
     since = own.since if own is not None else None
     wants = said in _TRUE or bool(own is not None and own.explain)
-    return Asker(tenant_of(request, body.cache_salt), wants, since)
+    return Asker(
+        tenant_of(request, body.cache_salt),
+        wants,
+        since,
+        priority_of(request, body.priority),
+        session_of(request, body),
+    )
 
 
 def explained(
@@ -59,17 +80,13 @@ def explained(
                 "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
                 "deeproot.explain",
             )
-        told = [msgspec.structs.replace(one, namespace=asker.tenant.namespace) for one in requests]
-        return None, tuple(told)
+        return None, tuple(asker.sign(one) for one in requests)
     engine = serving.client.num_restarts
     pending = []
     for request in requests:
         ids = np.frombuffer(request.token_ids, dtype=np.int32)
         pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
-    told = [
-        msgspec.structs.replace(request, namespace=asker.tenant.namespace, seen=known.common)
-        for request, known in zip(requests, pending, strict=True)
-    ]
+    told = [asker.sign(request, seen=known.common) for request, known in zip(requests, pending, strict=True)]
     return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
 
 

@@ -5,11 +5,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from deeproot.runtime.chat.reply_events import ReplyEvent
+from deeproot.runtime.chat.reply_events import CallStart, ReplyEvent
 from deeproot.runtime.client import EngineClient, EngineUnavailable, Generation
 from deeproot.runtime.output_text import OutputEnd, OutputText
 from deeproot.runtime.server.errors import ApiError
 from deeproot.runtime.server.explaining import Explaining
+from deeproot.runtime.server.hinting import Hinting
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses import AppliedEdit
 from deeproot.scheduler.messages import AddRequest, TokenLogprobs, TokenOutput
@@ -47,8 +48,11 @@ class Job:
     choices: int = 1
     """Requests in a row that share a prompt, which is counted once."""
     explaining: Explaining | None = None
+    hinting: Hinting | None = None
     applied_edits: tuple[AppliedEdit, ...] | None = None
     """What was cleared of the conversation; None if nothing was asked for."""
+    _calls: dict[int, list[CallStart]] = field(default_factory=dict)
+    """Of each choice, so far."""
 
     @property
     def num_prompt(self) -> int:
@@ -73,6 +77,7 @@ class Job:
                     for output in batch:
                         timer.note(output)
                         pieces.append(self._read(index_of[output.rid], output, outputs))
+                        self._hint(output.rid, pieces[-1], client)
                     yield pieces
             if self.explaining is not None:
                 await self.explaining.finish(metrics)
@@ -80,6 +85,14 @@ class Job:
             duration = time.perf_counter() - self.started
             for text in self.texts:
                 metrics.count_request(self.endpoint, text.end.reason if text.end else "abort", duration)
+
+    def _hint(self, rid: str, piece: Piece, client: EngineClient) -> None:
+        if self.hinting is None:
+            return
+        calls = self._calls.setdefault(piece.index, [])
+        calls += [event for event in piece.events if isinstance(event, CallStart)]
+        if piece.end is not None:
+            self.hinting.ended(rid, calls, client)
 
     def _read(self, index: int, output: TokenOutput, generation: Generation) -> Piece:
         text = self.texts[index]

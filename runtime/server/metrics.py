@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.explain.report import Explanation
 from deeproot.scheduler.messages import TokenOutput
+from deeproot.scheduler.stats import EngineStats
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -42,6 +43,10 @@ class Metrics:
         )
         self._output = counter("output_tokens", "Output tokens of ended requests")
         self._requests = counter("requests", "Ended requests", "endpoint", "finish_reason")
+        self._slow_readers = counter(
+            "slow_readers", "Streams cut off because their clients did not read them"
+        )
+        self._deadlines = counter("deadlines_exceeded", "Requests ended because their time was over")
         self._ttft = histogram(
             "time_to_first_token", "From a request's arrival to its first token", _LATENCY_S
         )
@@ -74,6 +79,12 @@ class Metrics:
         self._requests.labels(endpoint, finish_reason).inc()
         self._e2e.observe(duration_s)
 
+    def count_slow_reader(self) -> None:
+        self._slow_readers.inc()
+
+    def count_deadline(self) -> None:
+        self._deadlines.inc()
+
     def first_token(self, seconds: float) -> None:
         self._ttft.observe(seconds)
 
@@ -101,6 +112,11 @@ class _EngineGauges(Collector):
         yield CounterMetricFamily(
             "deeproot_engine_restarts", "Engines started after one had died", self._client.num_restarts
         )
+        yield CounterMetricFamily(
+            "deeproot_requests_shed",
+            "Requests ended before they began, for more important ones",
+            self._client.num_shed,
+        )
         if stats is None:
             return
         counters = stats.counters
@@ -114,6 +130,7 @@ class _EngineGauges(Collector):
         yield pages
         locked = stats.num_cached_pages - stats.num_evictable_pages
         yield GaugeMetricFamily("deeproot_pages_locked", "Cached pages that running requests use", locked)
+        yield from _lease_metrics(stats)
         yield CounterMetricFamily("deeproot_steps", "Steps of the engine", counters.steps)
         yield CounterMetricFamily(
             "deeproot_preemptions", "Requests set back to waiting", counters.preemptions
@@ -127,3 +144,30 @@ class _EngineGauges(Collector):
         yield CounterMetricFamily(
             "deeproot_evicted_pages", "Pages evicted from the cache", counters.evicted_pages
         )
+
+
+def _lease_metrics(stats: EngineStats) -> Iterator[Metric]:
+    """Cached pages and hits by class of eviction."""
+    leased = (
+        ("leaf", stats.num_leaf_pages, stats.leaf_hits),
+        ("trunk", stats.num_trunk_pages, stats.trunk_hits),
+        ("root", stats.num_root_pages, stats.root_hits),
+    )
+    plain = stats.num_cached_pages - stats.num_scratch_pages - sum(pages for _, pages, _ in leased)
+    pages = GaugeMetricFamily(
+        "deeproot_cached_pages", "Cached pages by class of eviction, first to go first", labels=["class"]
+    )
+    hits = CounterMetricFamily(
+        "deeproot_cache_hit_tokens",
+        "Prompt tokens found cached, by the class of their pages",
+        labels=["class"],
+    )
+    pages.add_metric(["scratch"], stats.num_scratch_pages)
+    pages.add_metric(["plain"], plain)
+    hits.add_metric(["plain"], stats.counters.cached - sum(found for _, _, found in leased))
+    for name, num_pages, found in leased:
+        pages.add_metric([name], num_pages)
+        hits.add_metric([name], found)
+    yield pages
+    yield hits
+    yield GaugeMetricFamily("deeproot_leases", "Leases that run", stats.num_leases)

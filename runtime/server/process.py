@@ -18,6 +18,7 @@ import uvloop
 from deeproot.runtime.model_search import name_of
 from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
 from deeproot.runtime.server.app import create_app
+from deeproot.runtime.server.http_protocol import CuttableProtocol
 from deeproot.runtime.server.startup import start_serving
 from deeproot.runtime.server.state import ServerState
 
@@ -50,7 +51,7 @@ class ServerProcess:
             uvicorn.Config(
                 create_app(state),
                 lifespan="off",
-                http="httptools",
+                http=CuttableProtocol,
                 log_config=None,
                 log_level=logging.WARNING,
                 access_log=False,

@@ -16,12 +16,22 @@ class AppliedEdit(msgspec.Struct, frozen=True, kw_only=True):
     """What clearing costs in this turn: tokens behind the first change, which no cache can hold."""
 
 
+class KeptReply(msgspec.Struct, frozen=True):
+    """Where the reply was appended."""
+
+    id: str
+    """Of the working set."""
+    num_events: int
+    """The reply's own number, the newest of the log."""
+
+
 class OwnAnswer(msgspec.Struct, frozen=True):
     """What no other server says; stands under `deeproot`."""
 
     explanations: tuple[Explanation, ...] | UnsetType = UNSET
     """One a prompt."""
     applied_edits: tuple[AppliedEdit, ...] | UnsetType = UNSET
+    working_set: KeptReply | UnsetType = UNSET
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ MAX_TOOLS = 512
 MAX_PROMPTS = 128
 
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=1024)]
 Choices = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -24,11 +25,19 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
+class CacheControl(RequestModel):
+    """Anthropic's mark: what comes up to here is worth keeping."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
 class ContentPart(RequestModel):
     """A piece of a message's content; only text can be served so far, which the chat template checks."""
 
     type: str
     text: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class FunctionCall(RequestModel):
@@ -72,10 +81,28 @@ class Tool(RequestModel):
     function: FunctionDefinition
     defer_loading: bool | None = None
     """Leave it out of the prompt until the model has searched for it."""
+    cache_control: CacheControl | None = None
 
 
 class StreamOptions(RequestModel):
     include_usage: bool | None = None
+
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class BoundaryOption(RequestModel):
+    """The end of a part of the prompt, from the boundary before it, and how long that is to be kept."""
+
+    messages: Annotated[int, Field(ge=0, le=MAX_MESSAGES)] | None = None
+    """How many messages come before it; 0: only the tools."""
+    token: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Or how many tokens."""
+    zone: Literal["root", "trunk", "leaf"]
+    lease_s: Seconds
+    """Seconds from its last use, in which it is evicted after others."""
+    priority: Annotated[int, Field(ge=0, le=15)] | None = None
+    """Among parts of the same zone; the highest goes last."""
 
 
 class OwnOptions(RequestModel):
@@ -87,6 +114,11 @@ class OwnOptions(RequestModel):
     """Say in the answer why the prompt was or was not cached."""
     since: Annotated[str, Field(max_length=128)] | None = None
     """The id of an earlier answer with which to compare, for the explanation."""
+    session_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Requests of one session follow each other: what the newest leaves of the others is evicted first."""
+    lease_s: Seconds | None = None
+    """Seconds for which the whole conversation, with the reply, is evicted after others."""
+    boundaries: Annotated[list[BoundaryOption], Field(max_length=16)] | None = None
 
 
 class Amount(RequestModel):
@@ -174,7 +206,9 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    """Requests with a lower one start before others and are preempted after them; 0 if not given."""
+    cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsOptions | None = None
@@ -189,17 +223,15 @@ class GenerationRequest(RequestModel):
     deeproot: OwnOptions | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
-    """`POST /v1/chat/completions`."""
+class ChatOptions(GenerationRequest):
+    """What a chat completion says beside its conversation."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     """Go on with the last message instead of answering it."""
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -207,6 +239,13 @@ class ChatCompletionRequest(GenerationRequest):
     """False leaves reasoning in the content."""
     chat_template_kwargs: dict[str, Any] | None = None
     context_management: ContextManagement | None = None
+
+
+class ChatCompletionRequest(ChatOptions):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
 
 
 class CompletionRequest(GenerationRequest):

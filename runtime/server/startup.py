@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.client import EngineClient, EngineTransport
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
@@ -17,7 +18,7 @@ from deeproot.runtime.process_transport import ProcessTransport
 from deeproot.runtime.progress import loading_progress
 from deeproot.runtime.server.state import ServerState, Serving
 from deeproot.runtime.speech import Texts, load_texts, make_speech
-from deeproot.scheduler.messages import TokenOutput, Usage
+from deeproot.scheduler.messages import AddRequest, TokenOutput, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     """
     with loading_progress(state.model_names[0]) as on_loading:
         transport = ProcessTransport(options, state.options.log_level, state.options.log_format, on_loading)
-        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
+        # They end with this process, whose end closes their standard input.
+        programs = TemplateProcesses(state.options.chat_template_timeout_s)
+        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options, programs)))
         try:
             await open_for_requests(state, transport, texts, options)
         except BaseException:
@@ -47,11 +50,12 @@ async def open_for_requests(
 ) -> None:
     """Start an engine and let requests in when it and the model's texts are there. Raises SetupError."""
 
-    def account(last: TokenOutput) -> None:
+    def account(last: TokenOutput, request: AddRequest) -> None:
         state.metrics.count_tokens(last)
         if state.serving is not None:
             state.serving.explainer.ended(last)
         if last.usage is not None:
+            state.limits.spend(request.tenant, last.usage)
             log_end(last, last.usage)
 
     def refresh(info: EngineInfo) -> None:

@@ -1,5 +1,6 @@
 """What a server knows; it hangs on `app.state` and is handed to the routes."""
 
+import asyncio
 import random
 import sqlite3
 import time
@@ -13,9 +14,13 @@ from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
+from deeproot.runtime.server.shared_roots import SharedRoots
+from deeproot.runtime.server.working_sets_api.service import WorkingSetService
 from deeproot.runtime.speech import Speech
+from deeproot.runtime.tool_pauses import ToolPauses
 
 
 @dataclass(slots=True)
@@ -29,6 +34,10 @@ class Serving:
     continuations: Continuations
     explainer: Explainer
     searches: SearchMemory = field(default_factory=SearchMemory)
+    pauses: ToolPauses = field(default_factory=ToolPauses)
+    roots: SharedRoots = field(default_factory=SharedRoots)
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    """What is being told to the engine beside the answers."""
 
 
 @dataclass(slots=True)
@@ -41,20 +50,33 @@ class ServerState:
     created: int = field(default_factory=lambda: int(time.time()))
     serving: Serving | None = None
     responses: ResponseArchive = field(init=False)
+    working_sets: WorkingSetService = field(init=False)
+    limits: TenantLimits = field(init=False)
     closing: str | None = None
     """Why no more requests are taken, once the server shuts down."""
 
     def __post_init__(self) -> None:
-        """Raises SetupError if the store of responses cannot be opened."""
+        """Raises SetupError if a store cannot be opened."""
+        self.limits = TenantLimits(self.options.limits)
         path = self.options.response_store
         try:
             self.responses = ResponseArchive(path, self.options.response_store_bytes)
         except sqlite3.Error as error:
             raise SetupError(f"--response-store {path} cannot be opened: {error}") from None
+        options = self.options
+        try:
+            self.working_sets = WorkingSetService(
+                options.working_set_store, options.max_working_sets, options.working_set_bytes
+            )
+        except OSError as error:
+            raise SetupError(
+                f"--working-set-store {options.working_set_store} cannot be opened: {error}"
+            ) from None
 
     def close(self) -> None:
         """Write what is still to be written."""
         self.responses.close()
+        self.working_sets.close()
 
     def ready(self) -> Serving:
         """What is being served; raises a 503 before, after, and when the engine has failed."""

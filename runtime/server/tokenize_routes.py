@@ -1,47 +1,25 @@
 """`POST /tokenize` and `POST /detokenize`, in vLLM's forms."""
 
 import asyncio
-import dataclasses
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import Field
 
-from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.sampling_options import check_token_ids
 from deeproot.runtime.server.body import json_body, openapi_body
-from deeproot.runtime.server.chat_routes import conversation_of, prompt_of, shown_conversation
-from deeproot.runtime.server.errors import invalid
-from deeproot.runtime.server.schemas import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    ChatCompletionRequest,
-    ChatMessage,
-    RequestModel,
-    TokenIds,
-    Tool,
-)
+from deeproot.runtime.server.prompt_source import PromptSource, ids_of
+from deeproot.runtime.server.schemas import RequestModel, TokenIds
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
 
 
-class TokenizeRequest(RequestModel):
-    """`POST /tokenize`: a plain prompt, or a conversation."""
+class TokenizeRequest(PromptSource):
+    """`POST /tokenize`."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: (
-        Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None
-    ) = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    """False leaves out the opening of the next reply."""
-    add_special_tokens: bool | None = None
-    """Of a plain prompt; false leaves out the token that begins a text."""
     return_token_strs: bool | None = None
 
 
@@ -98,32 +76,8 @@ def make_router(max_body_bytes: int) -> APIRouter:
 
 
 def _tokenized(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Tokenized:
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("Give either prompt or messages.", "prompt")
-    ids_of = _ids_of_text if body.messages is None else _ids_of_chat
-    ids = ids_of(serving, body, tenant)
-    tokens, tokenizer = ids.tolist(), serving.speech.assets.tokenizer
+    tokens, tokenizer = ids_of(serving, body, tenant).tolist(), serving.speech.assets.tokenizer
     strings = None
     if body.return_token_strs:
         strings = [tokenizer.text_of(token_id) for token_id in tokens]
     return Tokenized(len(tokens), serving.speech.defaults.max_model_len, tokens, strings)
-
-
-def _ids_of_text(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Int32Array:
-    tokenizer, text = serving.speech.assets.tokenizer, body.prompt or ""
-    if body.add_special_tokens is False:
-        return tokenizer.encode(text, parse_special=True)
-    return serving.continuations.text.prompt(text, namespace=tenant.namespace).token_ids
-
-
-def _ids_of_chat(serving: Serving, body: TokenizeRequest, tenant: Tenant) -> Int32Array:
-    assert body.messages is not None, "the caller has looked"
-    chat_body = ChatCompletionRequest(
-        messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
-    )
-    chat = conversation_of(chat_body)
-    if body.add_generation_prompt is False:
-        kwargs = {**chat.template_kwargs, "add_generation_prompt": False}
-        chat = dataclasses.replace(chat, template_kwargs=kwargs)
-    shown, _, _ = shown_conversation(serving, tenant, chat_body, chat)
-    return prompt_of(serving, chat_body, shown, tenant.namespace)[2].token_ids

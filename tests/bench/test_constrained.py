@@ -49,6 +49,17 @@ def completion(reason: EndReason, text: str = "", arguments: str = '{"x": 1}', n
     return Completion(text, (), reason, Usage(prompt=1, cached=0, computed=1, output=1), calls)
 
 
+def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:
+    done = constrained.Outcome("simple_python_0", "simple_python", "tool_calls", 1, 9, (), None)
+    cut = constrained.Outcome("simple_python_1", "simple_python", "length", 0, 50, (), None)
+    for outcome in (done, cut):
+        with constrained.Log(tmp_path / "log.jsonl") as log:
+            log.add(outcome)
+    with constrained.Log(tmp_path / "log.jsonl") as log:
+        assert log.outcomes == [done, cut]
+    assert constrained.summary(log.outcomes)["share_cut_by_length"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("answer", "is_right"),
     [

@@ -1,7 +1,9 @@
 """The GGUF reader against files written, and read, by the `gguf` package; and against damage of every kind."""
 
 import contextlib
+import os
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,8 +250,48 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a crooked offset": (header(tensors=tensor(offset=4) + bytes(64), num_tensors=1), "multiple of 32"),
     "past the end": (header(tensors=tensor(offset=1024) + bytes(64), num_tensors=1), "past the end"),
     "a huge tensor": (header(tensors=tensor(dims=(2**63, 2**63)) + bytes(64), num_tensors=1), "past the end"),
+    "overlapping tensors": (
+        header(tensors=tensor(b"a", dims=(16,)) + tensor(b"b", offset=32) + bytes(128), num_tensors=2),
+        "'a' and 'b' overlap",
+    ),
+    "the same bytes twice": (
+        header(tensors=tensor(b"a") + tensor(b"b") + bytes(128), num_tensors=2),
+        "'a' and 'b' overlap",
+    ),
     "double tensor": (header(tensors=tensor() * 2 + bytes(64), num_tensors=2), "'t' occurs twice"),
 }
+
+
+def big_file(path: Path, content: bytes, size: int = 2**36) -> Path:
+    """A file of that size which takes no room on the disk."""
+    path.write_bytes(content)
+    os.truncate(path, size)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (header(num_kvs=2**17), "metadata keys: 131072, at most"),
+        (header(num_tensors=2**20), "tensors: 1048576, at most"),
+        (header(struct.pack("<Q", 2**35), 1), "a metadata key: 34359738368 bytes wanted.*268435456 bytes at most"),
+        (header(kv(b"k", 9, struct.pack("<IQ", 0, 2**35)), 1), "'k': 34359738368 bytes wanted.*at most"),
+        (header(kv(b"k", 9, struct.pack("<IQ", 8, 2**31)), 1), "'k': 2147483648 cannot fit"),
+    ],
+)  # fmt: skip
+def test_absurd_counts_in_a_file_that_is_as_large_take_no_memory(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    """64 GiB of holes: what the counts ask for would fit into the file."""
+    path = big_file(tmp_path / "big.gguf", content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GGUFError, match=reason):
+            GGUFFile(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
 
 
 @pytest.mark.parametrize("name", REFUSED)

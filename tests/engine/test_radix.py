@@ -8,7 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from deeproot.engine.eviction import EvictionClass, abandon, class_of, rank_of
 from deeproot.engine.ghosts import Ghosts
+from deeproot.engine.leases import Lease, LeaseLimits
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_checks import check_tree
 from deeproot.engine.radix_node import NO_PAGES, Node, Root
@@ -24,6 +26,20 @@ def as_bytes(ids: Prefix | list[int]) -> bytes:
 class Record:
     page: int
     used: int
+    scratch: bool = False
+
+
+@dataclass(eq=False)
+class ModelLease:
+    owner: bytes
+    rank: int
+    seconds: float
+    end: float
+    start: int
+    prefix: Prefix
+
+    def covers(self, prefix: Prefix) -> bool:
+        return self.start < len(prefix) <= len(self.prefix) and self.prefix[: len(prefix)] == prefix
 
 
 class BruteForceTree:
@@ -33,6 +49,7 @@ class BruteForceTree:
         self.page_size = page_size
         self.records: dict[Prefix, Record] = {}
         self.locks: list[Prefix] = []
+        self.leases: list[ModelLease] = []
         self.clock = 0
 
     def parent_of(self, prefix: Prefix) -> Prefix:
@@ -65,6 +82,7 @@ class BruteForceTree:
         self.clock += 1
         while prefix:
             self.records[prefix].used = self.clock
+            self.records[prefix].scratch = False
             prefix = self.parent_of(prefix)
 
     def locked(self, prefix: Prefix) -> bool:
@@ -78,9 +96,48 @@ class BruteForceTree:
             free = [p for p in self.records if p not in parents and not self.locked(p)]
             if not free:
                 break
-            victim = min(free, key=lambda p: self.records[p].used)
+            victim = min(free, key=lambda p: (self.rank(p), self.records[p].used))
             out.append(self.records.pop(victim).page)
+            for lease in self.leases:
+                if lease.covers(victim):
+                    lease.prefix = self.parent_of(victim)
+            self.leases = [lease for lease in self.leases if len(lease.prefix) > lease.start]
         return out
+
+    def rank(self, prefix: Prefix) -> int:
+        plain = -1 if self.records[prefix].scratch else 0
+        return max((lease.rank for lease in self.leases if lease.covers(prefix)), default=plain)
+
+    def abandon(self, prefix: Prefix, keep: int) -> None:
+        while len(prefix) > keep:
+            if self.locked(prefix) or any(lease.covers(prefix) for lease in self.leases):
+                return
+            if any(not self.records[p].scratch for p in self.siblings(prefix)):
+                return
+            self.records[prefix].scratch = True
+            prefix = self.parent_of(prefix)
+
+    def leased_by(self, owner: bytes, *more: ModelLease) -> set[Prefix]:
+        own = [lease for lease in (*self.leases, *more) if lease.owner == owner]
+        return {prefix for prefix in self.records if any(lease.covers(prefix) for lease in own)}
+
+    def place(self, new: ModelLease, limits: LeaseLimits) -> bool:
+        if new.seconds <= 0 or len(new.prefix) <= new.start:
+            return False
+        for old in self.leases:
+            if (old.owner, old.rank, old.start, old.prefix) == (new.owner, new.rank, new.start, new.prefix):
+                old.seconds, old.end = new.seconds, max(old.end, new.end)
+                return True
+        while True:
+            own = [lease for lease in self.leases if lease.owner == new.owner]
+            fits = len(self.leased_by(new.owner, new)) <= limits.max_pages
+            if fits and len(own) < limits.max_leases:
+                self.leases.append(new)
+                return True
+            lowest = min(own, key=lambda lease: (lease.rank, lease.end), default=None)
+            if lowest is None or lowest.rank > new.rank:
+                return False
+            self.leases.remove(lowest)
 
 
 def common_length(one: Prefix, other: Prefix) -> int:
@@ -208,6 +265,91 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
         assert self.tree.num_evictable == sum(not self.model.locked(p) for p in records)
 
 
+class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
+    """The same with leases and scratch; time passes."""
+
+    @initialize(max_leases=st.integers(1, 5), max_pages=st.integers(1, 30))
+    def limit(self, max_leases: int, max_pages: int) -> None:
+        self.limits = LeaseLimits(max_seconds=50, max_leases=max_leases, max_pages=max_pages)
+        self.now = 0.0
+
+    @rule(
+        base=st.integers(0, 99),
+        start=st.integers(0, 3),
+        kind=st.sampled_from([EvictionClass.LEAF, EvictionClass.TRUNK, EvictionClass.ROOT]),
+        priority=st.integers(0, 1),
+        seconds=st.integers(0, 60),
+        owner=st.sampled_from([b"a", b"b"]),
+    )
+    def lease(
+        self, base: int, start: int, kind: EvictionClass, priority: int, seconds: int, owner: bytes
+    ) -> None:
+        self.tree.leases.limits = self.limits
+        ids = self.known[base % len(self.known)]
+        end = self.model.whole_pages(ids)
+        begin = min(start * self.model.page_size, end)
+        found = self.tree.match(as_bytes(ids[:end]))
+        self.model.touch_path(ids[:end])
+        if begin:
+            self.tree.node_at(found.node, begin * 4)
+        self.now += 0.125  # so that no two end at once
+        self.pass_time(0)
+        rank = rank_of(kind, priority)
+        placed = self.tree.leases.place(Lease(owner, rank, seconds, 0.0, begin * 4, found.node))
+        capped = min(seconds, self.limits.max_seconds)
+        wanted = ModelLease(owner, rank, capped, self.now + capped, begin, ids[:end])
+        assert placed == self.model.place(wanted, self.limits)
+
+    @rule(seconds=st.integers(0, 10))
+    def pass_time(self, seconds: int) -> None:
+        self.now += seconds
+        self.tree.leases.expire(self.now)
+        self.model.leases = [lease for lease in self.model.leases if lease.end > self.now]
+
+    @rule(base=st.integers(0, 99), cut=st.integers(0, 99))
+    def refresh(self, base: int, cut: int) -> None:
+        ids = self.full(base, cut, [])
+        end = self.model.whole_pages(ids)
+        self.tree.leases.refresh(self.tree.match(as_bytes(ids[:end])).node)
+        self.model.touch_path(ids[:end])
+        for lease in self.model.leases:
+            # Used if any page of its run lies on the way.
+            first = lease.prefix[: lease.start + self.model.page_size]
+            if len(first) <= end and ids[: len(first)] == first:
+                lease.end = self.now + lease.seconds
+
+    @rule(base=st.integers(0, 99), cut=st.integers(0, 99), keep=st.integers(0, 5))
+    def abandon(self, base: int, cut: int, keep: int) -> None:
+        ids = self.full(base, cut, [])
+        end = self.model.whole_pages(ids)
+        kept = min(keep * self.model.page_size, end)
+        node = self.tree.match(as_bytes(ids[:end])).node
+        self.model.touch_path(ids[:end])
+        abandon(self.tree.order, node, self.tree.node_at(node, kept * 4), end * 4)
+        self.model.abandon(ids[:end], kept)
+
+    @rule(base=st.integers(0, 99), cut=st.integers(0, 99))
+    def join(self, base: int, cut: int) -> None:
+        ids = self.full(base, cut, [])
+        node = self.tree.match(as_bytes(ids)).node
+        self.model.touch_path(ids[: self.model.whole_pages(ids)])
+        while node.parent is not None:
+            if not self.tree.join(node):
+                node = node.parent
+
+    @invariant()
+    def leases_agree(self) -> None:
+        if not hasattr(self, "now"):
+            return
+        running = sorted((lease.owner, lease.rank, lease.end) for lease in self.tree.leases.running())
+        assert running == sorted((lease.owner, lease.rank, lease.end) for lease in self.model.leases)
+        for kind in (EvictionClass.SCRATCH, EvictionClass.LEAF, EvictionClass.TRUNK, EvictionClass.ROOT):
+            ranks = [self.model.rank(prefix) for prefix in self.model.records]
+            assert self.tree.order.num_pages(kind) == sum(class_of(rank) is kind for rank in ranks)
+
+
+TestLeasedTreeAgainstBruteForce = LeasedTreeAgainstBruteForce.TestCase
+TestLeasedTreeAgainstBruteForce.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestTreeAgainstBruteForce = TreeAgainstBruteForce.TestCase
 TestTreeAgainstBruteForce.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
@@ -233,7 +375,7 @@ def test_candidates_stay_bounded_by_the_tree() -> None:
         insert(tree, [session] * 8, session * 2)
     for i in range(20_000):
         tree.match(as_bytes([i % 20] * 8))
-    assert len(tree.candidates()) <= 2 * tree.num_nodes + 64
+    assert len(tree.order.candidates()) <= 2 * tree.num_nodes + 64
 
 
 def test_unlock_without_lock_is_an_error() -> None:

@@ -45,7 +45,8 @@ def run(engine: LoadedEngine) -> Iterator[Callable[[Test], list[TokenOutput]]]:
         finished: list[TokenOutput] = []
 
         async def main() -> None:
-            client = EngineClient(ThreadTransport(engine.scheduler, engine.info), 20, finished.append)
+            transport = ThreadTransport(engine.scheduler, engine.info)
+            client = EngineClient(transport, 20, lambda last, _: finished.append(last))
             client.start()
             await client.wait_up()
             try:

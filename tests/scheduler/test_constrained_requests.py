@@ -46,7 +46,7 @@ def make_scheduler(
     num_pages: int = 64, overlap: bool = False, backend: LLGuidanceBackend | None = None
 ) -> Scheduler:
     pool = make_pool(4, num_pages)
-    config = SchedulerConfig(6, 24, min(96, 4 * num_pages), overlap)
+    config = SchedulerConfig(6, 24, min(96, 4 * num_pages), overlap, reserved_output=1)
     constraints = Constraints(backend or LLGuidanceBackend(TOKENS, VOCAB))
     return Scheduler(config, RadixCache(4), pool, MaskedModel(pool), constraints)
 

@@ -71,11 +71,11 @@ def test_an_end_by_length_is_foreseen_and_one_by_a_stop_id_costs_one_token() -> 
 def test_who_needs_the_last_token_on_the_host_is_not_scheduled_ahead() -> None:
     scheduler = make_scheduler(overlap=True)
     scheduler.add(request("with mask", [1, 2, 3], 8))
-    scheduler.waiting[-1].step_by_step = True
+    list(scheduler.waiting)[-1].step_by_step = True
     assert tokens(run(scheduler)["with mask"]) == alone([1, 2, 3], 8, 96)[0]
     assert scheduler.runner.num_fed == 0
     scheduler.add(request("with mask", [1, 2, 3], 8))
-    scheduler.waiting[-1].step_by_step = True
+    list(scheduler.waiting)[-1].step_by_step = True
     scheduler.add(request("without", [4, 5], 8))
     outputs = run(scheduler)
     assert tokens(outputs["with mask"]) == alone([1, 2, 3], 8, 96)[0]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from echo_model import VOCAB, EchoModel, make_pool, next_token
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deeproot.engine.radix import RadixCache
-from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.config import POLICIES, SchedulerConfig
 from deeproot.scheduler.invariants import check, check_idle
-from deeproot.scheduler.messages import AddRequest, SamplingParams, TokenOutput
+from deeproot.scheduler.messages import AddRequest, Hints, SamplingParams, TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
 
 STOP = 7
@@ -26,9 +27,12 @@ def make_scheduler(
     budget: int = 16,
     max_len: int = 96,
     overlap: bool = False,
+    **options: Any,
 ) -> Scheduler:
+    """Without more room for output than for the next token, unless `reserved_output` says so."""
     pool = make_pool(page_size, num_pages)
-    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size), overlap)
+    options = {"reserved_output": 1} | options
+    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size), overlap, **options)
     return Scheduler(config, RadixCache(page_size), pool, EchoModel(pool))
 
 
@@ -86,9 +90,27 @@ class AnyLoad(RuleBasedStateMachine):
         seqs=st.integers(1, 6),
         budget=st.integers(6, 24),
         overlap=st.booleans(),
+        options=st.fixed_dictionaries(
+            {
+                "policy": st.sampled_from(POLICIES),
+                "reserved_output": st.sampled_from([1, 6, 100]),
+                "patience": st.sampled_from([0.0, 1.0]),
+                "max_itl_s": st.sampled_from([None, 1e-6, 10.0]),
+            }
+        ),
     )
-    def start(self, page_size: int, pool_tokens: int, seqs: int, budget: int, overlap: bool) -> None:
-        self.scheduler = make_scheduler(page_size, pool_tokens // page_size, seqs, budget, 48, overlap)
+    def start(
+        self,
+        page_size: int,
+        pool_tokens: int,
+        seqs: int,
+        budget: int,
+        overlap: bool,
+        options: dict[str, Any],
+    ) -> None:
+        self.scheduler = make_scheduler(
+            page_size, pool_tokens // page_size, seqs, budget, 48, overlap, **options
+        )
         self.budget = budget
         self.failures = 0
         self.live: dict[str, tuple[list[int], int]] = {}
@@ -102,16 +124,32 @@ class AnyLoad(RuleBasedStateMachine):
         tail=prompts,
         max_tokens=st.integers(1, 30),
         step_by_step=st.booleans(),
+        who=st.fixed_dictionaries(
+            {
+                "priority": st.integers(0, 1),
+                "tenant": st.sampled_from([b"", b"a"]),
+                "hints": st.sampled_from([None, Hints(session=b"s")]),
+            }
+        ),
     )
-    def arrive(self, base: int, cut: int, tail: list[int], max_tokens: int, step_by_step: bool) -> None:
+    def arrive(
+        self,
+        base: int,
+        cut: int,
+        tail: list[int],
+        max_tokens: int,
+        step_by_step: bool,
+        who: dict[str, Any],
+    ) -> None:
         ids = (self.known[base % len(self.known)][:cut] + tail)[:47]
         # Others may start with what this one is about to say.
         self.known.append(ids + alone(ids, max_tokens, 48, (STOP,), self.next_token)[0])
         self.count += 1
         rid = str(self.count)
         self.live[rid], self.said[rid] = (ids, max_tokens), []
-        self.scheduler.add(request(rid, ids, max_tokens, (STOP,), speculate=step_by_step))
-        self.scheduler.waiting[-1].step_by_step = step_by_step
+        message = request(rid, ids, max_tokens, (STOP,), speculate=step_by_step)
+        self.scheduler.add(msgspec.structs.replace(message, **who))
+        list(self.scheduler.waiting)[-1].step_by_step = step_by_step
 
     @rule(lag=st.integers(0, 2))
     def results_come(self, lag: int) -> None:
@@ -250,7 +288,7 @@ def test_others_pass_a_request_that_waits_for_a_prefix() -> None:
     scheduler.add(request("other", [1, 1, 1]))
     scheduler.step()
     scheduler.step()
-    assert [r.rid for r in scheduler.table.running()] == ["first", "other"]
+    assert {r.rid for r in scheduler.table.running()} == {"first", "other"}
 
 
 def test_preempted_requests_come_back_with_what_is_still_cached() -> None:

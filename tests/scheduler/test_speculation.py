@@ -25,7 +25,9 @@ def make_scheduler(
     overlap: bool = False,
 ) -> Scheduler:
     pool = make_pool(page_size, num_pages)
-    config = SchedulerConfig(seqs, budget, min(max_len, num_pages * page_size), overlap, speculation)
+    config = SchedulerConfig(
+        seqs, budget, min(max_len, num_pages * page_size), overlap, speculation, reserved_output=1
+    )
     return Scheduler(config, RadixCache(page_size), pool, EchoModel(pool, repeating_token))
 
 
@@ -53,7 +55,7 @@ class AnyLoadGuessing(AnyLoad):
         lengths: tuple[int, int],
         overlap: bool,
     ) -> None:
-        super().start(page_size, pool_tokens, seqs, budget, overlap)
+        super().start(page_size, pool_tokens, seqs, budget, overlap, {})
         guessing = SpeculationConfig(drafts, prompt_lookup_min=lengths[0], prompt_lookup_max=lengths[1])
         self.scheduler = make_scheduler(
             guessing, page_size, pool_tokens // page_size, seqs, budget, 48, overlap=overlap

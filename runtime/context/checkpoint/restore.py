@@ -15,7 +15,7 @@ from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.grouping import Group, turn_groups
 from deeproot.runtime.context.host_items import host_item, reminder
 from deeproot.runtime.context.items import Item, Placement, Plan, PlanContext
-from deeproot.runtime.context.policies import dropped, place_root, place_status
+from deeproot.runtime.context.policies import dropped, place_lost_status, place_root, place_status
 from deeproot.runtime.context.repeats import Repeats
 from deeproot.runtime.context.segments import Zone
 from deeproot.runtime.context.template import ChatTemplate
@@ -68,6 +68,7 @@ class FromCheckpoint:
         ]
         leaf = [Placement(item, Zone.LEAF, "newest turns") for group in newest for item in group.items]
         drops = tuple(drop for group in gone for drop in dropped(group, "in the checkpoint and the archive"))
+        tail = [*place_lost_status(items, (*trunk, *leaf), context), *tail]
         return Plan((*root, *trunk, *leaf, *tail), tools, tools_item, drops, notes, self.budget)
 
     def _split(self, groups: Sequence[Group]) -> tuple[list[Group], list[Group], list[Group]]:

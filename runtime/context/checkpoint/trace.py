@@ -90,7 +90,7 @@ def _instruction(trace: Trace, event: Event) -> None:
     trace.instructions.append(event)
     if part == "constraint":
         trace.constraints.setdefault(trace.log.text(event), event.seq)
-    elif trace.goal_event is None and part != "demo" and is_task(event):
+    elif trace.goal_event is None and part not in ("demo", "skill", "briefing") and is_task(event):
         trace.goal, trace.goal_event = trace.log.text(event), event.seq
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from deeproot.runtime.context.compaction.stand_in import Level, StandIn
 from deeproot.runtime.context.items import Item
 from deeproot.runtime.context.staging import Stager
+from deeproot.runtime.context.thinking import fields_without_thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,7 @@ def _shortened(item: Item, stand_in: StandIn | None, stager: Stager) -> Item:
     """The same message with the words that were frozen for it; reasoning goes with the words that it led to."""
     if stand_in is None:
         return item
-    fields = {key: value for key, value in item.fields.items() if key != "reasoning_content"}
-    made = stager.resized(item, stand_in.text, fields)
+    made = stager.resized(item, stand_in.text, fields_without_thinking(item.fields))
     return replace(made, notes=(*item.notes, f"{stand_in.level} by {stand_in.by}"))
 
 

@@ -7,7 +7,7 @@ from deeproot.runtime.context.compaction.draft import Draft
 from deeproot.runtime.context.compaction.escrow import unsaid
 from deeproot.runtime.context.items import Item
 
-_PINNED = ("policy", "constraint", "tools", "demo", "task", "turn")
+_PINNED = ("policy", "constraint", "tools", "demo", "task", "turn", "skill", "briefing")
 
 
 def faults(before: Sequence[Item], draft: Draft) -> list[str]:

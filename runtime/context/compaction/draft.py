@@ -11,7 +11,7 @@ from deeproot.runtime.context.grouping import Group, turn_groups
 from deeproot.runtime.context.items import Item, PlanContext
 from deeproot.runtime.context.staged_log import StagedLog
 
-_NEVER_COVERED = ("artifact", "state", "turn")
+_NEVER_COVERED = ("artifact", "state", "turn", "status_kept", "skill", "briefing")
 
 
 class Draft:

@@ -9,6 +9,7 @@ from deeproot.runtime.context.compaction.stand_in import Level, StandIn
 from deeproot.runtime.context.events import payload_text
 from deeproot.runtime.context.items import Item
 from deeproot.runtime.context.preview import preview
+from deeproot.runtime.context.thinking import has_thinking, without_thinking
 
 
 class Layer(Protocol):
@@ -98,7 +99,7 @@ class ResultBudget:
 
 @dataclass(frozen=True, slots=True)
 class DropNoise:
-    """The reasoning behind older messages, which led to what they say."""
+    """The reasoning behind older messages, which led to what they say; statuses that a later one followed."""
 
     @property
     def name(self) -> str:
@@ -110,16 +111,15 @@ class DropNoise:
             for item in group.items:
                 if item.part != "assistant" or item.anchor:
                     continue
-                start, end = item.text.find("<think>"), item.text.find("</think>")
-                thought = 0 <= start < end
-                if thought or item.fields.get("reasoning_content"):
-                    text = (
-                        (item.text[:start] + item.text[end + len("</think>") :]).strip()
-                        if thought
-                        else item.text
-                    )
+                if has_thinking(item.text, item.fields):
+                    text = without_thinking(item.text)
                     made.append(StandIn(Level.SHORTENED, (item.seq,), text, self.name))
-        return draft.add(made)
+        return draft.add(made + self._old_statuses(draft))
+
+    def _old_statuses(self, draft: Draft) -> list[StandIn]:
+        items = [item for group in draft.old() for item in group.items if item.part == "status_kept"]
+        newest = max((item.seq for item in draft.applied.items if item.part == "status_kept"), default=0)
+        return [StandIn(Level.EVICTED, (item.seq,), "", self.name) for item in items if item.seq < newest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What stands beside the archive's pointer: the open diagnostics of turns that a layout archived."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from deeproot.runtime.context.compaction.escrow import (
     MOST_LINES,
@@ -41,12 +41,20 @@ class OpenNotes:
         if not opened:
             return None
         text = "\n".join(item.text for item in shown)
-        lost = [found for found in opened if unsaid(self._stager.escaped(found.text), text)]
+        whole = {item.seq for item in shown}
+        lost = [found for found in opened if self._is_lost(found, text, whole)]
         for most in _LINES if lost else ():
             note = self._note(lost, 0, most)
             if note.tokens <= room:
                 return note
         return self._newest(lost, room)
+
+    def _is_lost(self, found: OpenDiagnostic, text: str, whole: Collection[int]) -> bool:
+        """Whether some of it stands nowhere in the prompt's `text`. Another run's equal lines do not say what was run: its
+        command counts too, unless the result (of `whole`), and so its call, is still there."""
+        if unsaid(self._stager.escaped(found.text), text):
+            return True
+        return found.seq not in whole and self._stager.escaped(found.title) not in text
 
     def _newest(self, lost: Sequence[OpenDiagnostic], room: int) -> Item | None:
         """As many of the newest as fit with the fewest lines."""

@@ -23,6 +23,7 @@ from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, MessagesRequest
 from deeproot.runtime.server.messages_api.shape import MessagesShape
 from deeproot.runtime.server.messages_api.translate import translate
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
@@ -39,7 +40,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
     read_body = json_body(MessagesRequest, max_body_bytes)
     read_count = json_body(CountTokensRequest, max_body_bytes)
 
-    @router.post("", openapi_extra=openapi_body(MessagesRequest))
+    @router.post("", dependencies=[Depends(has_room)], openapi_extra=openapi_body(MessagesRequest))
     async def messages(
         request: Request, state: State, body: Annotated[MessagesRequest, Depends(read_body)]
     ) -> Response:

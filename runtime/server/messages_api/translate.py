@@ -119,13 +119,24 @@ def _tool_result(block: Block, where: str) -> dict[str, Any]:
     content = _texts(result.content or "", f"{where}.content")
     if result.is_error and not content:
         content = "error"
+    if _control(block):
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        content = [*parts[:-1], {**parts[-1], **_control(block)}] if parts else content
     return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content}
 
 
 def _texts(content: Content, where: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
-    return [{"type": "text", "text": _text(block, f"{where}[{i}]")} for i, block in enumerate(content)]
+    return [
+        {"type": "text", "text": _text(block, f"{where}[{i}]"), **_control(block)}
+        for i, block in enumerate(content)
+    ]
+
+
+def _control(block: Block | ToolDefinition) -> dict[str, Any]:
+    control = (block.model_extra or {}).get("cache_control")
+    return {} if control is None else {"cache_control": control}
 
 
 def _text(block: Block, where: str) -> str:
@@ -164,7 +175,7 @@ def _tool(tool: ToolDefinition, where: str) -> dict[str, Any]:
     chat_tool: dict[str, Any] = {"type": "function", "function": function}
     if tool.defer_loading is not None:
         chat_tool["defer_loading"] = tool.defer_loading
-    return chat_tool
+    return {**chat_tool, **_control(tool)}
 
 
 def _choice(choice: ToolChoice | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from deeproot.runtime.server.errors import ApiError, as_api_error
 from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common
 from deeproot.runtime.server.job import Job
+from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.responses_api.items import Item
 from deeproot.runtime.server.responses_api.output import Fields, new_item_id
 from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
@@ -36,7 +37,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1/responses")
     read_body = json_body(ResponsesRequest, max_body_bytes)
 
-    @router.post("", openapi_extra=openapi_body(ResponsesRequest))
+    @router.post("", dependencies=[Depends(has_room)], openapi_extra=openapi_body(ResponsesRequest))
     async def create(
         request: Request, state: State, owner: Owner, body: Annotated[ResponsesRequest, Depends(read_body)]
     ) -> Response:

@@ -18,6 +18,7 @@ from deeproot.runtime.engine_setup import LoadedEngine, load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
 from deeproot.runtime.options import EngineOptions, ServerOptions
 from deeproot.runtime.server.app import create_app
+from deeproot.runtime.server.http_protocol import CuttableProtocol
 from deeproot.runtime.server.serve import bind
 from deeproot.runtime.server.startup import open_for_requests
 from deeproot.runtime.server.state import ServerState
@@ -151,7 +152,9 @@ def running_server(
     state = ServerState(options=options, model_names=options.served_model_names or ("tiny",))
     listener = bind(options)
     server = uvicorn.Server(
-        uvicorn.Config(create_app(state), lifespan="off", log_config=None, access_log=False)
+        uvicorn.Config(
+            create_app(state), lifespan="off", log_config=None, access_log=False, http=CuttableProtocol
+        )
     )
 
     async def serve() -> None:

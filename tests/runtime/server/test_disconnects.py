@@ -3,7 +3,9 @@
 import asyncio
 import dataclasses
 import json
+import logging
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,6 +17,7 @@ from deeproot.scheduler.invariants import check_idle
 
 from .harness import RunningServer, SlowForward, chat_body, running_server, tokens_accounted
 
+_END = r"(?P<rid>\S+): (?P<reason>\w+), prompt (?P<prompt>\d+) \(cached (?P<cached>\d+)\), output (?P<output>\d+)"
 ENDLESS = {"max_tokens": 700, "ignore_eos": True}
 
 
@@ -50,6 +53,36 @@ def test_leaving_a_stream_ends_its_request(slow: RunningServer) -> None:
     assert aborted == 1
 
 
+def test_the_log_says_what_those_cost_who_have_left(
+    slow: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line for each of three choices: their prompt is the same, and the later two found it cached."""
+    caplog.set_level(logging.INFO, logger="deeproot.runtime.server.startup")
+    body = chat_body("What is it that you have cost?", stream=True, n=3, **ENDLESS)
+    with (
+        httpx.Client(base_url=slow.url) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        heard: set[int] = set()
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                chunk = json.loads(line.removeprefix("data: "))
+                heard |= {c["index"] for c in chunk["choices"] if c["delta"].get("content")}
+            if heard == {0, 1, 2}:
+                break
+    slow.wait_idle(5.0)
+    lines = [re.fullmatch(_END, record.getMessage()) for record in caplog.records]
+    ends = [found for found in lines if found is not None]
+    assert [found["reason"] for found in ends] == ["abort"] * 3
+    assert len({found["rid"] for found in ends}) == 3
+    (num_prompt,) = {int(found["prompt"]) for found in ends}
+    with_one = httpx.post(f"{slow.url}/v1/chat/completions", json={**body, "stream": False, "max_tokens": 1})
+    assert num_prompt == with_one.json()["usage"]["prompt_tokens"]
+    cached = sorted(int(found["cached"]) for found in ends)
+    assert cached[0] < cached[1] == cached[2] == num_prompt - 1
+    assert all(1 <= int(found["output"]) < 700 for found in ends)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_leaving_before_the_answer_begins_ends_the_request(
@@ -79,7 +112,8 @@ def test_leaving_while_waiting_in_the_queue(slow: RunningServer) -> None:
 
 def test_a_crowd_of_clients_that_stay_cancel_and_vanish(tiny_options: EngineOptions) -> None:
     """200 requests, 16 at a time, on so few pages that some are preempted: each is accounted for."""
-    options = dataclasses.replace(tiny_options, kv_cache_memory_bytes=320 * 2**10, max_model_len=1024)
+    small = {"kv_cache_memory_bytes": 320 * 2**10, "max_model_len": 1024, "reserve_output_tokens": 1}
+    options = dataclasses.replace(tiny_options, **small)
     with running_server(options) as server:
         pool = server.engine.scheduler.pool
         outcomes = asyncio.run(run_crowd(server.url))

@@ -176,7 +176,9 @@ def test_salts_share_nothing(server: RunningServer) -> None:
 
 def test_preempted_requests_say_so(tiny_options: EngineOptions) -> None:
     """Three that grow in a pool for two; what a preempted one computes again is not what was evicted before it came."""
-    small = replace(tiny_options, kv_cache_memory_bytes=26 * 16 * 256 * 2, max_model_len=400)
+    small = replace(
+        tiny_options, kv_cache_memory_bytes=26 * 16 * 256 * 2, max_model_len=400, reserve_output_tokens=1
+    )
     with running_server(small) as server:
         answers: list[dict[str, Any]] = []
         threads = [

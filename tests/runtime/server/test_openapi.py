@@ -13,8 +13,13 @@ PATHS = {
     "/v1/messages/count_tokens",
     "/v1/responses",
     "/v1/models",
+    "/v1/working_sets",
+    "/v1/working_sets/{set_id}/events",
+    "/v1/working_sets/{set_id}/complete",
     "/tokenize",
     "/detokenize",
+    "/v1/cache/probe",
+    "/v1/cache/price",
 }
 
 

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -34,13 +35,22 @@ def server(flags: list[str]) -> Iterator[ServeProcess]:
 
 def engine_of(server: ServeProcess) -> int:
     """Pid of the server's engine."""
-    (pid,) = children_of(server.pid)
+    (pid,) = engines_of(server.pid)
     return pid
 
 
-def children_of(pid: int) -> list[int]:
+def engines_of(pid: int) -> list[int]:
+    """Engines that a process has started; it has other children too."""
     tasks = Path(f"/proc/{pid}/task")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    return [child for child in children if b"deeproot.runtime.engine_process" in command_of(child)]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def is_gone(pid: int) -> bool:
@@ -126,6 +136,27 @@ def test_the_engine_dies_in_a_stream_and_a_new_one_serves(server: ServeProcess) 
     assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
+def test_questions_cross_and_fail_with_the_engine(server: ServeProcess) -> None:
+    def probe() -> httpx.Response:
+        body = {"prompts": [{"prompt": "z" * 100}]}
+        return httpx.post(f"{server.url}/v1/cache/probe", json=body, timeout=TIME_LIMIT_S)
+
+    assert probe().json()["prompts"][0]["cached_tokens"] == 0
+    done = httpx.post(f"{server.url}/v1/completions", json={"prompt": "z" * 100, "max_tokens": 1})
+    assert done.status_code == 200
+    assert probe().json()["prompts"][0]["cached_tokens"] == 100
+    engine = engine_of(server)
+    os.kill(engine, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(probe)
+        time.sleep(0.2)  # so that it is asked before; a 503 either way
+        os.kill(engine, signal.SIGKILL)
+        answer = asked.result(TIME_LIMIT_S)
+    assert answer.status_code == 503
+    wait_until(lambda: is_ready(server), TIME_LIMIT_S)
+    assert probe().json()["prompts"][0]["cached_tokens"] == 0
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_the_server_ends_and_the_engine_leaves(server: ServeProcess, signum: signal.Signals) -> None:
     engine, folders = engine_of(server), socket_folders(server.pid)
@@ -146,7 +177,7 @@ def test_the_server_is_killed_in_a_stream(server: ServeProcess) -> None:
 def test_the_engine_and_then_the_server_are_killed(server: ServeProcess) -> None:
     first = engine_of(server)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: children_of(server.pid) not in ([first], []), TIME_LIMIT_S)
+    wait_until(lambda: engines_of(server.pid) not in ([first], []), TIME_LIMIT_S)
     second = engine_of(server)  # it is being loaded
     server.signal(signal.SIGKILL)
     server.wait(TIME_LIMIT_S)
@@ -155,7 +186,7 @@ def test_the_engine_and_then_the_server_are_killed(server: ServeProcess) -> None
 
 def test_the_server_is_told_to_end_while_the_engine_loads(flags: list[str]) -> None:
     with serve(*flags, ready=False) as server:
-        wait_until(lambda: bool(children_of(server.pid)), TIME_LIMIT_S)
+        wait_until(lambda: bool(engines_of(server.pid)), TIME_LIMIT_S)
         engine = engine_of(server)
         wait_until(lambda: not _refuses(server), TIME_LIMIT_S)
         server.signal(signal.SIGTERM)

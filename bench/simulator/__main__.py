@@ -1,0 +1,65 @@
+"""Orders of the queue under loads, by simulation.
+
+    python -m deeproot.bench.simulator [--requests 100000] [--load agents] [--policies fcfs lpm hrrn]
+
+Prints a Markdown table. Invariants are checked after every step unless `--check-every` says otherwise.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import Progress
+
+from deeproot.bench.simulator.load import Fleet, Flood, recorded
+from deeproot.bench.simulator.simulate import Beginnings, Simulation
+from deeproot.bench.simulator.summary import HEAD, row
+from deeproot.scheduler.config import POLICIES, Policy, SchedulerConfig
+
+LOADS = ("agents", "flood", "mooncake")
+_MOONCAKE_WINDOW = 131_072
+
+
+def make_load(name: str, seed: int) -> list[Beginnings]:
+    """agents: sessions alone. flood: fewer sessions and as many cold requests. mooncake: the recorded trace, slowed to what one such device can do."""
+    if name == "agents":
+        return [Fleet().sources(seed)]
+    if name == "flood":
+        return [Fleet(arrival_s=4.0).sources(seed), Flood().sources(seed + 1)]
+    return [recorded(2000, speed=0.3)]
+
+
+def make_simulation(load: str, policy: Policy, check_every: int) -> Simulation:
+    window = _MOONCAKE_WINDOW if load == "mooncake" else 16_384
+    pages = 3 * window // 64 if load == "mooncake" else 2048
+    config = SchedulerConfig(64, 2048, window, policy=policy)
+    return Simulation(config, pages, check_every=check_every)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--load", choices=LOADS, default="flood")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--check-every", type=int, default=1, help="steps between checks of all invariants")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    lines = [HEAD]
+    with Progress(console=Console(stderr=True)) as bar:
+        for policy in args.policies:
+            task = bar.add_task(f"{args.load}, {policy}", total=None)
+            simulation = make_simulation(args.load, policy, args.check_every)
+            started = time.perf_counter()
+            simulation.run(make_load(args.load, args.seed), args.requests)
+            bar.update(task, total=1, completed=1)
+            lines += row(policy, simulation, time.perf_counter() - started)
+    print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""`POST /v1/cache/probe` and `/v1/cache/price`: what of a prompt is cached, and what it would cost to send it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
+
+from deeproot.runtime.cache_price import Probed, Tariff, cost_of
+from deeproot.runtime.chat.tokenizer import Int32Array
+from deeproot.runtime.context.cost_oracle import EditCost
+from deeproot.runtime.explain.history import Tenant
+from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.prompt_source import TokenSource, given_ids
+from deeproot.runtime.server.schemas import CacheSalt, RequestModel
+from deeproot.runtime.server.service_routes import check_model_name, json_response
+from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.tenants import tenant_of
+from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion
+
+MAX_PROBES = 128
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class CacheRequest(RequestModel):
+    """What all requests about the cache have."""
+
+    model: str | None = None
+    cache_salt: CacheSalt | None = None
+    """Of the requests that are meant."""
+
+
+class ProbeRequest(CacheRequest):
+    """`POST /v1/cache/probe`."""
+
+    prompts: Annotated[list[TokenSource], Field(min_length=1, max_length=MAX_PROBES, fail_fast=True)]
+
+
+class PriceRequest(CacheRequest):
+    """`POST /v1/cache/price`."""
+
+    old: TokenSource
+    """The prompt that would be sent otherwise, or was sent last."""
+    new: TokenSource
+    dollars_per_million: Price | None = None
+    """Price of computed prompt tokens; without it the server's own price an hour counts."""
+
+
+class ProbedPrompt(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    cached_tokens: int
+    diverges_at: int | None
+    """Its first token that is not cached; None: there is none."""
+
+
+class ProbeReply(msgspec.Struct, frozen=True):
+    prompts: tuple[ProbedPrompt, ...]
+    tokens_per_second: float | None
+    """How fast the engine computed prompts lately; None if it has not computed any."""
+
+
+class PricedPrompt(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    cached_tokens: int
+    cost: EditCost
+
+
+class PriceReply(msgspec.Struct, frozen=True):
+    tokens_recomputed: int
+    """Of the new prompt."""
+    seconds: float | None
+    dollars: float | None
+    extra_tokens: int
+    """How many more than for the old one; below 0 if the new one is cheaper."""
+    tokens_per_second: float | None
+    old: PricedPrompt
+    new: PricedPrompt
+
+
+def make_router(max_body_bytes: int) -> APIRouter:
+    router = APIRouter(prefix="/v1/cache")
+    read_probe = json_body(ProbeRequest, max_body_bytes)
+    read_price = json_body(PriceRequest, max_body_bytes)
+
+    @router.post("/probe", openapi_extra=openapi_body(ProbeRequest))
+    async def probe(
+        request: Request,
+        state: Annotated[ServerState, Depends(state_of)],
+        body: Annotated[ProbeRequest, Depends(read_probe)],
+    ) -> Response:
+        """How much of each prompt is cached for the caller. Uses nothing."""
+        serving = state.ready()
+        check_model_name(body.model, state)
+        fields = [f"prompts[{i}]" for i in range(len(body.prompts))]
+        probed = await _probe(serving, tenant_of(request, body.cache_salt), body.prompts, fields)
+        told = tuple(map(_probed_prompt, probed.prompt_tokens, probed.cached_tokens))
+        return json_response(ProbeReply(told, probed.tokens_per_second))
+
+    @router.post("/price", openapi_extra=openapi_body(PriceRequest))
+    async def price(
+        request: Request,
+        state: Annotated[ServerState, Depends(state_of)],
+        body: Annotated[PriceRequest, Depends(read_price)],
+    ) -> Response:
+        """What it would cost to send the new prompt now, and the old one."""
+        serving = state.ready()
+        check_model_name(body.model, state)
+        tariff = Tariff(state.options.dollars_per_hour, body.dollars_per_million)
+        tenant = tenant_of(request, body.cache_salt)
+        probed = await _probe(serving, tenant, [body.old, body.new], ["old", "new"])
+        return json_response(_price_reply(probed, tariff))
+
+    return router
+
+
+async def _probe(
+    serving: Serving, tenant: Tenant, sources: Sequence[TokenSource], fields: Sequence[str]
+) -> Probed:
+    def tokenise() -> list[Int32Array]:
+        return [given_ids(serving, one, tenant, field) for one, field in zip(sources, fields, strict=True)]
+
+    prompts = await asyncio.to_thread(tokenise)
+    question = ProbeQuestion(tuple(ids.tobytes() for ids in prompts), tenant.namespace)
+    answer = await serving.client.ask(question, ProbeAnswer)
+    return Probed(tuple(map(len, prompts)), answer.cached, answer.tokens_per_second)
+
+
+def _probed_prompt(prompt_tokens: int, cached_tokens: int) -> ProbedPrompt:
+    diverges_at = cached_tokens if cached_tokens < prompt_tokens else None
+    return ProbedPrompt(prompt_tokens, cached_tokens, diverges_at)
+
+
+def _price_reply(probed: Probed, tariff: Tariff) -> PriceReply:
+    old, new = (
+        PricedPrompt(probed.prompt_tokens[i], probed.cached_tokens[i], cost_of(probed, i, tariff))
+        for i in (0, 1)
+    )
+    extra = new.cost.tokens_recomputed - old.cost.tokens_recomputed
+    cost = new.cost
+    return PriceReply(
+        cost.tokens_recomputed, cost.seconds, cost.dollars, extra, probed.tokens_per_second, old, new
+    )

@@ -1,0 +1,65 @@
+"""Answers to `questions`, by the engine's thread between two steps."""
+
+from collections import deque
+
+from deeproot.engine.eviction import class_of
+from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.scheduler.questions import (
+    Answer,
+    HoldAnswer,
+    HoldQuestion,
+    ProbeAnswer,
+    ProbeQuestion,
+    Question,
+    TreeAnswer,
+    TreeNode,
+    TreeQuestion,
+)
+from deeproot.scheduler.scheduler import Scheduler
+
+_SHOWN_TOKENS = 32
+"""Of a node's tokens, how many an answer carries."""
+
+
+def answer(scheduler: Scheduler, question: Question) -> Answer:
+    """What the scheduler and its tree say now."""
+    if isinstance(question, ProbeQuestion):
+        cached = tuple(scheduler.cache.probe(ids, question.namespace) for ids in question.prompts)
+        return ProbeAnswer(cached, scheduler.prefill_rate.tokens_per_second)
+    if isinstance(question, HoldQuestion):
+        held = scheduler.claims.hold(question.rid, question.boundaries)
+        return HoldAnswer(held)
+    return _tree(scheduler, question)
+
+
+def _tree(scheduler: Scheduler, question: TreeQuestion) -> TreeAnswer:
+    cache = scheduler.cache
+    line: deque[tuple[Node, int | None, bytes]] = deque(
+        (node, None, root.namespace)
+        for root in cache.roots()
+        if question.namespace in (None, root.namespace)
+        for node in root.children
+    )
+    cache.leases.expire(scheduler.clock())
+    nodes: list[TreeNode] = []
+    while line and len(nodes) < question.max_nodes:
+        node, parent, namespace = line.popleft()
+        line.extend((child, len(nodes), namespace) for child in node.children)
+        nodes.append(_told(node, parent, namespace, cache.leases.now))
+    return TreeAnswer(tuple(nodes), cache.num_nodes, cache.page_size)
+
+
+def _told(node: Node, parent: int | None, namespace: bytes, now: float) -> TreeNode:
+    return TreeNode(
+        parent=parent,
+        namespace=namespace,
+        start=node.start // TOKEN_BYTES,
+        num_tokens=len(node.key) // TOKEN_BYTES,
+        num_pages=len(node.pages),
+        num_children=len(node.children),
+        locks=node.locks,
+        used=node.used,
+        kind=int(class_of(node.rank)),
+        lease_s=max((lease.end - now for lease in node.leases), default=None),
+        first_ids=node.key[: _SHOWN_TOKENS * TOKEN_BYTES],
+    )
