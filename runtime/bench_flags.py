@@ -211,6 +211,10 @@ def _add_layouts(kinds: Any) -> None:
         help="three zones with one part off at a time, and what each was worth",
     )
     group.add_argument("--quick", action="store_true", help="two runs, made ones of 12 turns")
+    group.add_argument(
+        "--url", metavar="URL", help="with --ablate: a server whose model the injection matrix asks"
+    )
+    group.add_argument("--api-key", default="", metavar="KEY", help="sent to it")
     add_tokens(group)
     group = command.add_argument_group("time")
     group.add_argument(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from deeproot.bench.cachesim import injection
 from deeproot.bench.cachesim.examples import Example, compute_examples
 from deeproot.bench.cachesim.fidelity import Judge
 from deeproot.bench.cachesim.layout_tables import Row, charts, metrics, tables
@@ -63,13 +64,18 @@ def _result(args: argparse.Namespace) -> Result:
     with progress("layouts", len(chosen)) as advance:
         rows = [_row(one, runs, tokens, template, args, prices, judge, rig, advance) for one in chosen]
     device = f"{args.floor_parameters:.3g} parameters on one {args.floor_device}"
+    shown = tables(rows, ablation=args.ablate, floor=device)
+    if args.ablate:
+        tried = injection.try_all()
+        answers = None if args.url is None else injection.ask_model(args.url, args.api_key, tried)
+        shown += (injection.table(tried, answers),)
     return Result(
         command="bench layouts --ablate" if args.ablate else "bench layouts",
         title=f"{'Three zones, part by part' if args.ablate else 'Layouts'}: {runs_name(args)}",
         environment=environment(()),
         settings=settings_of(args),
         metrics=metrics(rows),
-        tables=tables(rows, ablation=args.ablate, floor=device),
+        tables=shown,
         charts=charts(rows),
         notes=(
             f"Tokens by {args.tokenizer or ('the model of --model' if rig else 'four characters each')}; caches without"

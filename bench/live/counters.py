@@ -1,5 +1,6 @@
 """What a server counts by itself: the Prometheus counters of deeproot, vLLM, SGLang and llama.cpp."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,6 +8,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from deeproot.bench.live.client import Server
+
+_VERSION = re.compile(r"/v\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Counted:
 async def read_counters(server: Server) -> Counted | None:
     """The server's counters now; None if it has no such page or none that are known."""
     try:
-        response = await server.http.get(f"{server.url.removesuffix('/v1')}/metrics")
+        response = await server.http.get(f"{_VERSION.sub('', server.url)}/metrics")
         if response.is_error:
             return None
         return parse_counters(response.text)

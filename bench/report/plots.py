@@ -17,6 +17,7 @@ _COLOURS = ("#2f80c9", "#d9722e", "#2e9e6b", "#b65fc0", "#c0435a", "#8a8f2c", "#
 _INK = "#505860"
 _MARKERS = "osD^vPX*h"
 _NAMES_INSIDE = 9
+_FEW_POINTS = 30
 
 
 def as_svg(chart: Chart, *, inline: bool = False) -> str:
@@ -65,11 +66,10 @@ def _draw(chart: Chart, *, transparent: bool) -> Figure:
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color(_INK)
-    if chart.joined and len(chart.lines) > 1:
-        outside = len(chart.lines) > _NAMES_INSIDE
+    if len(chart.lines) > 1:
+        outside = not chart.joined or len(chart.lines) > _NAMES_INSIDE
         place: dict[str, Any] = {"loc": "outside right upper"} if outside else {"loc": "best"}
-        legend = (figure if outside else axes).legend(frameon=False, labelcolor=_INK, fontsize=8.5, **place)
-        legend.set_in_layout(True)
+        (figure if outside else axes).legend(frameon=False, labelcolor=_INK, fontsize=8.5, **place)
     if transparent:
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
@@ -78,20 +78,16 @@ def _draw(chart: Chart, *, transparent: bool) -> Figure:
 
 def _add(axes: Any, line: Line, number: int, *, joined: bool) -> None:
     xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
-    style = "-" if number < len(_COLOURS) else "--"
+    again, place = divmod(number, len(_COLOURS))
+    colour, marker = _COLOURS[place], _MARKERS[(place + 4 * again) % len(_MARKERS)]
+    style = "--" if again else "-"
     axes.plot(
         xs,
         ys,
         label=line.name,
         color=colour,
-        marker=marker,
+        marker=marker if len(xs) <= _FEW_POINTS else None,
         markersize=4 if joined else 7,
         linestyle=style if joined else "none",
         linewidth=1.6,
     )
-    if not joined:
-        for x, y in line.points:
-            axes.annotate(
-                line.name, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8, color=_INK
-            )

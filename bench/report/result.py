@@ -61,7 +61,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot. `key`: name of its file. `joined`: points are joined by lines; else each line's name stands beside them."""
+    """A plot. `key`: name of its file. `joined`: points are joined by lines."""
 
     key: str
     title: str

@@ -6,16 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deeproot.bench.cachesim import examples
+from deeproot.bench.cachesim import examples, injection
 from deeproot.bench.cachesim.call import Call
 from deeproot.bench.cachesim.layouts import ablations
 from deeproot.bench.cachesim.turns import measured_ttft
 from deeproot.bench.cachesim.worked_runs import SKILLS, worked_run
+from deeproot.bench.live.client import Answer
 from deeproot.bench.prefill.rig import Rig
+from deeproot.bench.working_set import byte_tokenizer
 from deeproot.kernels import devices
 from deeproot.runtime import bench_flags
 from deeproot.runtime.cli import main
 from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.engine_setup import load_engine
 from deeproot.runtime.options import EngineOptions
 
@@ -141,6 +144,7 @@ def test_the_ablation(capsys: pytest.CaptureFixture[str]) -> None:
         == 0
     )
     found = json.loads(capsys.readouterr().out)
+    assert found["tables"][-1]["title"].startswith("Injection")
     worth = found["tables"][0]
     assert worth["title"].startswith("What each part was worth")
     rows = {row[0]: [float(cell.rstrip("%")) for cell in row[1:4]] for row in worth["rows"]}
@@ -150,6 +154,27 @@ def test_the_ablation(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["no tool descriptions"][1] < 0
     assert rows["no envelopes"][1] < 0
     assert rows["no status"][1] < 0
+
+
+def test_no_attack_gets_through_the_structure() -> None:
+    tried = injection.try_all()
+    assert len(tried) == 3 * 4
+    for one in tried:
+        # Not one control token, and not one envelope: whatever the defence.
+        assert (one.smuggled, one.broke_out) == (0, 0)
+        assert one.warned is one.defence.warns
+        assert one.named is (one.defence.marks and one.attack != "direct")
+    answers = [Answer("s", 1, 0.0, said=injection.CANARY)] * 11 + [Answer("s", 1, 0.0, error="gone")]
+    obeyed = [row[-1] for row in injection.table(tried, answers).rows]
+    assert obeyed == ["yes"] * 11 + ["failed: gone"]
+    assert {row[-1] for row in injection.table(tried, None).rows} == {"not measured"}
+
+
+def test_a_naive_prompt_would_be_broken() -> None:
+    """The payload is one: spelled into a template without care, its marks become control tokens."""
+    tokens = TokenizersAdapter(byte_tokenizer())
+    known = {added.token_id for added in tokens.added}
+    assert sum(int(i) in known for i in tokens.encode(injection._PAYLOAD, parse_special=True)) == 4 - 1
 
 
 def test_ttft_on_the_engine(tmp_path: Path) -> None:
