@@ -236,9 +236,14 @@ class _Host:
                 context.token_ids,
                 answer,
                 tuple(ends),
-                _marks(context, ends),
+                _marks(context, ends, self._told_by_users(context)),
             )
         )
+
+    def _told_by_users(self, context: Context) -> set[str]:
+        """Keys of the parts that are user messages."""
+        keys = {b.key for b in context.boundaries if b.key[:1] == "e" and b.key[1:].isdigit()}
+        return {key for key in keys if self._log.event(int(key[1:])).kind is EventKind.INSTRUCTION}
 
 
 def _undescribed(tool: dict[str, Any]) -> dict[str, Any]:
@@ -253,15 +258,18 @@ def _continued(prompt: TokenIds, after: Context) -> TokenIds | None:
     return after.token_ids[prompt.size : end]
 
 
-def _marks(context: Context, ends: Sequence[int]) -> tuple[int, ...]:
+def _marks(context: Context, ends: Sequence[int], by_users: set[str]) -> tuple[int, ...]:
     """Breakpoints behind the first part, the root, the trunk, and the newest part that comes from the log.
 
     Not behind the reminder and the status line, which move on each turn: a prefix that ends in them never comes again.
+    Nor behind a user's message that such a part follows: the two are joined, with a separator between.
     """
     from_log = [b.end for b in context.boundaries if b.key[:1] == "e" and b.key[1:].isdigit()]
+    settled = [b.end for b in context.boundaries if b.end in from_log and b.key not in by_users]
     zones = [
         max((b.end for b in context.boundaries if b.zone is zone and b.end in ends), default=0)
         for zone in (Zone.ROOT, Zone.TRUNK)
     ]
-    newest = max(from_log, default=ends[-1])
+    moved = from_log and from_log[-1] != ends[-1]
+    newest = max(settled if moved and settled else from_log, default=ends[-1])
     return tuple(sorted({ends[0], newest, *(end for end in zones if end)}))
