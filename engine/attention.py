@@ -40,6 +40,7 @@ class AttentionBackend(Protocol):
         Returns what the launches of `run` depend on besides the number of tokens: a graph in which `run` was captured
         after one plan may be replayed after any later plan whose result is equal. None: `run` must not be captured.
         Copies to the device are put on the current stream, so a plan may be made while the step before it computes.
+        Tokens behind those of all sequences (see `fixed_rows`) are given K and V as their slots say, and zeros.
         """
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

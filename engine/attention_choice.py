@@ -10,6 +10,7 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend, BatchLimits
 from deeproot.engine.attention_flash import FlashAttention
+from deeproot.engine.attention_tiles import TileAttention
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.page_ops import PageOps, TorchPageOps
@@ -32,6 +33,8 @@ class AttentionNeeds:
     """What the model computes in."""
     layout: KVLayout | None = None
     num_qo_heads: int = 0
+    deterministic: bool = False
+    """Whether a row's result may depend on that row and what it sees only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class AttentionSetup:
     scale: float | None = None
     cap: float | None = None
     windows: Sequence[int | None] = ()
+    deterministic: bool = False
+    """As in AttentionNeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,8 @@ def _nothing(needs: AttentionNeeds) -> None:
 
 
 def _make_torch(setup: AttentionSetup) -> AttentionBackend:
+    if setup.deterministic:
+        return TileAttention(setup.pool, setup.scale, setup.cap, setup.windows)
     return TorchAttention(setup.pool, setup.scale, setup.cap, setup.windows, setup.dtype)
 
 
@@ -162,7 +169,7 @@ def _triton_stands_back(needs: AttentionNeeds) -> str | None:
 
 def _make_triton(setup: AttentionSetup) -> AttentionBackend:
     # Not at the top: Triton is not there on every machine that runs the torch backend.
-    from deeproot.engine.attention_triton import TritonAttention
+    from deeproot.engine.attention_triton import ROW_BY_ROW, TritonAttention
 
     return TritonAttention(
         setup.pool,
@@ -172,6 +179,7 @@ def _make_triton(setup: AttentionSetup) -> AttentionBackend:
         setup.scale,
         setup.cap,
         setup.windows,
+        ROW_BY_ROW if setup.deterministic else None,
     )
 
 
@@ -184,6 +192,8 @@ def _triton_page_ops() -> PageOps:
 def _flash_lacks(needs: AttentionNeeds) -> str | None:
     if needs.device.type != "cuda":
         return "it needs a CUDA GPU"
+    if needs.deterministic:
+        return "how it divides the work depends on the batch, so that --deterministic cannot use it"
     if not any(map(importlib.util.find_spec, ("flash_attn_interface", "flash_attn"))):
         return "flash-attn is not installed (pip install flash-attn --no-build-isolation)"
     if needs.dtype == torch.float32:

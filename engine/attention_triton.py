@@ -43,6 +43,12 @@ class TritonTuning:
     prefill: PrefillConfig | None = None
     decode: DecodeConfig | None = None
     multiprocessors: int | None = None
+    one_kernel: bool = False
+    """Compute tokens that come alone as those that come together."""
+
+
+ROW_BY_ROW = TritonTuning(cascade="never", min_piece=2**30, one_kernel=True)
+"""One kernel, one item for all that a row sees: its result is the same whatever else a batch holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class _Extends:
 @dataclass(frozen=True, slots=True)
 class _Step:
     num_tokens: int
+    num_owned: int
+    """Tokens of sequences; what stands behind them only fills the batch."""
     num_decodes: int
     prefix_levels: int
     extends: _Extends | None
@@ -110,6 +118,7 @@ class TritonAttention:
             programs=self._multiprocessors * self._prefill.per_sm,
             min_piece=tuning.min_piece,
             cascade=tuning.cascade,
+            one_kernel=tuning.one_kernel,
             device=_cost_device(self._device),
         )
         self._buffers = PlanBuffers(limits, self._settings, self._device)
@@ -128,7 +137,7 @@ class TritonAttention:
         if lists.order is not None:
             order = self._buffers.order[:num_tokens], self._buffers.place[:num_tokens]
         extends = None if lists.extends is None else self._upload_extends(lists.extends)
-        self._step = _Step(num_tokens, lists.num_decodes, levels, extends, order)
+        self._step = _Step(num_tokens, int(batch.cu_seqlens_q[-1]), lists.num_decodes, levels, extends, order)
         return ("decode", levels) if extends is None else None
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -140,6 +149,7 @@ class TritonAttention:
         packed = self._store(layer, q, k, v)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        out[step.num_owned :] = 0
         n = step.num_decodes
         if n:
             self._run_decodes(layer, step, packed[:, :n], out[:n], lse[:n])

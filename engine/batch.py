@@ -4,6 +4,7 @@ Sequences of a batch are ragged: sequence `i` computes tokens `cu_seqlens_q[i]:c
 flat token arrays. There is no phase flag: a decoding sequence is one that computes a single token.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -109,6 +110,10 @@ class Sampled:
 
     token_ids: Int32Array
     """`[N]`"""
+    sound: NDArray[np.bool_] | None = None
+    """`[N]` whether the logits were numbers; a token of others means nothing. None: all were."""
+    sound_chunks: NDArray[np.bool_] | None = None
+    """The same of the hidden states that end the sequences without logits, in order. None: all were."""
     logprobs: Logprobs | None = None
     """Of the rows whose `num_logprobs` is not -1, in order."""
     prompt_logprobs: Logprobs | None = None
@@ -186,15 +191,27 @@ def pad_decodes(batch: ForwardBatch, size: int, page: int, page_size: int) -> Fo
 
 def one_sequence(token_ids: Int32Array, num_cached: int, pages: Int32Array, page_size: int) -> ForwardBatch:
     """A batch of one sequence that computes all but its first `num_cached` tokens, with greedy logits of each."""
-    positions = np.arange(num_cached, len(token_ids), dtype=np.int64)
-    new = len(positions)
+    return several_sequences([(token_ids, num_cached, pages)], page_size)
+
+
+def several_sequences(
+    sequences: Sequence[tuple[Int32Array, int, Int32Array]], page_size: int
+) -> ForwardBatch:
+    """As `one_sequence`, of several: token ids, number of them that are cached, and pages of each."""
+    positions = [np.arange(cached, len(ids), dtype=np.int64) for ids, cached, _ in sequences]
+    slots = [
+        pages[at // page_size].astype(np.int64) * page_size + at % page_size
+        for at, (_, _, pages) in zip(positions, sequences, strict=True)
+    ]
+    width = max(-(-len(ids) // page_size) for ids, _, _ in sequences)
+    new = sum(map(len, positions))
     return ForwardBatch(
-        input_ids=token_ids[num_cached:],
-        positions=positions,
-        slot_mapping=pages[positions // page_size].astype(np.int64) * page_size + positions % page_size,
-        page_table=pages[None, : -(-len(token_ids) // page_size)],
-        cu_seqlens_q=np.array([0, new], dtype=np.int32),
-        seq_lens=np.array([len(token_ids)], dtype=np.int32),
+        input_ids=np.concatenate([ids[cached:] for ids, cached, _ in sequences]),
+        positions=np.concatenate(positions),
+        slot_mapping=np.concatenate(slots),
+        page_table=np.stack([np.resize(pages, width) for _, _, pages in sequences]),
+        cu_seqlens_q=np.cumsum([0, *map(len, positions)]).astype(np.int32),
+        seq_lens=np.array([len(ids) for ids, _, _ in sequences], dtype=np.int32),
         logits_indices=np.arange(new, dtype=np.int64),
         sampling=SamplingBatch(
             temperature=np.zeros(new, np.float32),
@@ -202,6 +219,6 @@ def one_sequence(token_ids: Int32Array, num_cached: int, pages: Int32Array, page
             top_p=np.ones(new, np.float32),
             min_p=np.zeros(new, np.float32),
             seeds=np.zeros(new, np.uint64),
-            positions=positions + 1,
+            positions=np.concatenate(positions) + 1,
         ),
     )

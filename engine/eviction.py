@@ -1,5 +1,6 @@
 """The order in which cached pages go: by class, then by last use."""
 
+from collections.abc import Collection
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 
@@ -122,11 +123,12 @@ class EvictionOrder:
         node.rank = rank
 
 
-def abandon(order: EvictionOrder, node: Node, kept: Node, end: int) -> None:
+def abandon(order: EvictionOrder, node: Node, kept: Node, end: int, claimed: Collection[int] = ()) -> None:
     """Make scratch of the way from `node` up to `kept`, or to where it joins the way to that, as far as nobody else
     needs it: no lock, no lease, no other branch in use.
 
-    end: byte at which what is abandoned ended; a node that goes on behind it was taken up by somebody else.
+    end: byte at which what is abandoned ended; a node that goes on behind it was taken up by somebody else. claimed: `id`
+    of nodes that others need.
     """
     needed, step = set(), kept
     while step.parent is not None:
@@ -134,7 +136,7 @@ def abandon(order: EvictionOrder, node: Node, kept: Node, end: int) -> None:
         step = step.parent
     while node.parent is not None and id(node) not in needed:
         in_use = node.locks or node.leases or any(child.rank >= 0 for child in node.children)
-        if node.end > end or in_use:
+        if node.end > end or in_use or id(node) in claimed:
             return
         order.set_rank(node, EvictionClass.SCRATCH)
         node = node.parent

@@ -11,6 +11,9 @@ from heapq import heapify, heappop, heappush
 from deeproot.engine.eviction import EvictionClass, EvictionOrder, class_of
 from deeproot.engine.radix_node import Node
 
+_LEAST_S = 0.001
+"""A shorter lease is none; much less, added to the clock, would not move it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseLimits:
@@ -94,7 +97,7 @@ class Leases:
         """
         assert new.node is not None
         seconds = min(new.seconds, self.limits.max_seconds)
-        if seconds <= 0 or new.node.parent is None or new.node.end <= new.start:
+        if seconds < _LEAST_S or new.node.parent is None or new.node.end <= new.start:
             return False
         new.seconds, new.end = seconds, self.now + seconds
         for old in new.node.leases:

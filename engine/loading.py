@@ -149,11 +149,13 @@ def make_attention(
     name: AttentionName = "torch",
     dtype: torch.dtype | None = None,
     limits: BatchLimits | None = None,
+    *,
+    deterministic: bool = False,
 ) -> AttentionBackend:
     """The attention backend of that name for a model's scale, soft cap and windows.
 
     pool: of the model's layout, in `dtype` (None: the pool's), in which the model computes, or e4m3. limits: of the
-    batches to come; None is as many as a pool of that size can be given.
+    batches to come; None is as many as a pool of that size can be given. deterministic: as in AttentionNeeds.
     """
     windows = [config.window(layer) for layer in range(config.num_layers)]
     capacity = pool.num_pages * pool.page_size
@@ -165,6 +167,7 @@ def make_attention(
         config.attention_scale,
         config.attention_soft_cap,
         windows,
+        deterministic,
     )
     return make_backend(name, setup)
 

@@ -1,10 +1,16 @@
 """How likely tokens were, by the model's own logits."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from deeproot.engine.batch import Int32Array, Logprobs
 from deeproot.engine.transfer import HostCopy, to_device
+
+LogprobsOf = Callable[
+    [torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+]
 
 
 class PendingLogprobs:
@@ -23,11 +29,13 @@ class PendingLogprobs:
 
 
 def sampled_logprobs(
-    logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: Int32Array
+    logits: torch.Tensor, token_ids: torch.Tensor, num_logprobs: Int32Array, of: LogprobsOf
 ) -> PendingLogprobs:
-    """Of the rows that asked. logits: `[N, vocab_size]` float32; token_ids: `[N]`; num_logprobs: `[N]`, -1 is off."""
+    """Of the rows that asked. logits: `[N, vocab_size]` float32; token_ids: `[N]`; num_logprobs: `[N]`, -1 is off.
+
+    of: `logprobs_of`, or what stands for it."""
     rows = to_device(np.flatnonzero(num_logprobs >= 0), logits.device)
-    return PendingLogprobs(*logprobs_of(logits[rows], token_ids[rows], int(num_logprobs.max())))
+    return PendingLogprobs(*of(logits[rows], token_ids[rows], int(num_logprobs.max())))
 
 
 def logprobs_of(

@@ -46,6 +46,8 @@ class ListSettings:
     cascade: Cascade
     device: Device
     """What the cost model is asked about."""
+    one_kernel: bool = False
+    """Sequences that compute one token are extends too."""
 
     @property
     def group(self) -> int:
@@ -90,7 +92,8 @@ class StepLists:
 def make_lists(batch: ForwardBatch, settings: ListSettings) -> StepLists:
     """The lists of a step."""
     q_lens = np.diff(batch.cu_seqlens_q).astype(np.int64)
-    decodes, extends = np.flatnonzero(q_lens == 1), np.flatnonzero(q_lens > 1)
+    least = 1 if settings.one_kernel else 2
+    decodes, extends = np.flatnonzero(q_lens < least), np.flatnonzero(q_lens >= least)
     decode_groups = _worthwhile(batch, q_lens, decodes, settings)
     extend_groups = _worthwhile(batch, q_lens, extends, settings)
     decodes, extends = _side_by_side(decodes, decode_groups), _side_by_side(extends, extend_groups)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deeproot import __version__
+from deeproot.runtime.agent.flags import add_agent
 from deeproot.runtime.bench_flags import add_bench
 from deeproot.runtime.config_file import expand_config
 from deeproot.runtime.explain.flags import add_explain
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     add_serve(commands)
     _add_chat(commands)
+    add_agent(commands)
     _add_doctor(commands)
     _add_lint(commands)
     add_explain(commands)
@@ -103,6 +105,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         speculative_config=args.speculative_config,
         overlap=args.overlap,
         enforce_eager=args.enforce_eager,
+        deterministic=args.deterministic,
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,

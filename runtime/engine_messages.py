@@ -52,6 +52,13 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     stats: EngineStats
 
 
+class Pulse(msgspec.Struct, frozen=True, tag="pulse"):
+    """Sent once a second, whatever the engine is doing."""
+
+    step_age_s: float
+    """Of the step that is being computed; 0 between two steps."""
+
+
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """Answered by an `Answered` of the same number, between two steps."""
 
@@ -67,7 +74,7 @@ class Answered(msgspec.Struct, frozen=True, tag="answered"):
 
 
 ToEngine: TypeAlias = AddRequest | AbortRequest | Ask
-FromEngine: TypeAlias = Loading | Ready | CannotStart | News | Answered
+FromEngine: TypeAlias = Loading | Ready | CannotStart | News | Pulse | Answered
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -78,6 +85,8 @@ class Start(msgspec.Struct, frozen=True):
     options: EngineOptions
     log_level: str
     log_format: LogFormat
+    stuck_after_s: float
+    """A step that takes longer is named in the log."""
 
 
 def encode_start(start: Start) -> bytes:

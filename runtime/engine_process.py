@@ -5,6 +5,7 @@ end the engine leaves at once, whatever it is doing. No requests are lost by tha
 them.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -25,7 +26,9 @@ from deeproot.runtime.engine_messages import (
     FromEngine,
     Loading,
     News,
+    Pulse,
     Ready,
+    Start,
     ToEngine,
     decode_start,
 )
@@ -36,6 +39,7 @@ from deeproot.scheduler.answering import answer
 from deeproot.scheduler.loop import EngineLoop, take_stats
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
+from deeproot.scheduler.watch import Watch
 
 _MAX_UNREAD = 1000
 """Messages that the server may leave unread before the engine waits for it."""
@@ -75,7 +79,23 @@ def main() -> None:
     loop = EngineLoop(engine.scheduler, emit)
     send(Ready(engine.info, take_stats(engine.scheduler)))
     threading.Thread(target=_receive, args=(receiver, loop, send), daemon=True).start()
+    _watch(loop, start, context)
     loop.run()
+
+
+def _watch(loop: EngineLoop, start: Start, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    """Send pulses from a thread, and so over a socket, of their own."""
+    socket = context.socket(zmq.PUSH)
+    socket.sndhwm = 1
+    socket.connect(f"ipc://{start.folder}/from_engine")
+    encoder = msgspec.msgpack.Encoder()
+
+    def send(age: float) -> None:
+        # A server that does not read needs no pulse.
+        with contextlib.suppress(zmq.Again):
+            socket.send(encoder.encode(Pulse(age)), zmq.NOBLOCK)
+
+    Watch(loop, start.stuck_after_s, send).start()
 
 
 def _receive(receiver: "zmq.Socket[bytes]", loop: EngineLoop, send: Callable[[FromEngine], None]) -> None:

@@ -8,22 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from deeproot.engine.attention import AttentionBackend, BatchLimits
 from deeproot.engine.attention_choice import AttentionNeeds, Choice, choose_attention, make_page_ops
 from deeproot.engine.config import ModelConfig
 from deeproot.engine.grammar import GrammarError, TokenBytes
 from deeproot.engine.grammar_llguidance import LLGuidanceBackend
-from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.leases import LeaseLimits
 from deeproot.engine.loading import LoadedModel, load_model, make_attention
 from deeproot.engine.radix import RadixCache
-from deeproot.engine.runner import Runner
-from deeproot.engine.sampling_choice import choose_sampler
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.memory import available_memory
 from deeproot.runtime.options import DeviceName, EngineOptions, SetupError, check_files, format_bytes
+from deeproot.runtime.runner_setup import batch_limits, make_runner
 from deeproot.runtime.speech import Speech, load_texts, make_speech
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints
@@ -125,7 +122,9 @@ def load_scheduler(
 
 
 def _choose_attention(options: EngineOptions, loaded: LoadedModel, layout: KVLayout) -> Choice:
-    needs = AttentionNeeds(loaded.device, loaded.dtype, layout, loaded.config.num_qo_heads)
+    needs = AttentionNeeds(
+        loaded.device, loaded.dtype, layout, loaded.config.num_qo_heads, options.deterministic
+    )
     try:
         choice = choose_attention(options.attention_backend, needs)
     except ValueError as error:
@@ -163,9 +162,11 @@ def _build_scheduler(
     if layout.dtype == FP8:
         scales = measure_kv_scales(loaded.model, loaded.dtype, loaded.device)
     pool = KVPool(layout, num_pages, loaded.device, scales, make_page_ops(attention.name))
-    limits = BatchLimits(options.max_num_seqs, options.max_num_batched_tokens, max_model_len)
-    backend = make_attention(config, pool, attention.name, loaded.dtype, limits)
-    runner = _make_runner(options, loaded, pool, backend)
+    limits = batch_limits(options, max_model_len)
+    backend = make_attention(
+        config, pool, attention.name, loaded.dtype, limits, deterministic=options.deterministic
+    )
+    runner = make_runner(options, loaded, pool, backend)
     logger.info(
         "KV cache: %s, %d pages of %d tokens%s; window of %d tokens; %s on %s",
         format_bytes(num_pages * layout.page_bytes),
@@ -181,29 +182,6 @@ def _build_scheduler(
     leased_pages = int(num_pages * options.max_leased_share)
     cache.leases.limits = LeaseLimits(options.max_lease_s, options.max_leases, leased_pages)
     return Scheduler(config_of_scheduler, cache, pool, runner, constraints)
-
-
-def _make_runner(
-    options: EngineOptions, loaded: LoadedModel, pool: KVPool, attention: AttentionBackend
-) -> Runner:
-    device, graphs = loaded.device, None
-    if device.type == "cuda" and not options.enforce_eager:
-        sizes = graph_sizes(options.max_num_seqs)
-        graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
-    runner = Runner(loaded.model, pool, attention, device, graphs, choose_sampler(device))
-    _capture_graphs(runner)
-    return runner
-
-
-def _capture_graphs(runner: Runner) -> None:
-    try:
-        runner.capture_graphs()
-    except RuntimeError as error:
-        raise SetupError(
-            f"CUDA graphs could not be captured ({error}): --enforce-eager does without them"
-        ) from error
-    if runner.graphs is not None:
-        logger.info("CUDA graphs of decode batches: %d", len(runner.graphs))
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, capacity: int) -> int:

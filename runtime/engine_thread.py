@@ -4,8 +4,8 @@ import logging
 import threading
 from concurrent.futures import Future
 
-from deeproot.runtime.client import EngineEvents
 from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.runtime.engine_transport import EngineEvents
 from deeproot.scheduler.answering import answer
 from deeproot.scheduler.loop import EngineLoop
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
@@ -40,6 +40,12 @@ class ThreadTransport:
 
     def stats(self) -> EngineStats:
         return self._engine_loop.stats()
+
+    def step_age_s(self) -> float:
+        return self._engine_loop.step_age_s()
+
+    def silence_s(self) -> float:
+        return 0.0
 
     def close(self, timeout: float | None) -> bool:
         self._closing = True

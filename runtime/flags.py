@@ -124,6 +124,11 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         "--enforce-eager", "--disable-cuda-graph", action="store_true", help="use no CUDA graphs on a GPU"
     )
     group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="the same logits bit for bit whether a prompt is cached or not, cut or not, alone or in a batch; slower",
+    )
+    group.add_argument(
         "--page-size",
         "--block-size",
         type=int,

@@ -49,6 +49,13 @@ def add_limit_flags(command: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="cut off a client that does not read its stream for so long (default: %(default)s)",
     )
+    group.add_argument(
+        "--stuck-after",
+        type=number(0.001, 3600),
+        default=default.stuck_after_s,
+        metavar="SECONDS",
+        help="name a step of the engine that takes so long in the log (default: %(default)s)",
+    )
 
 
 def limit_options(args: argparse.Namespace) -> LimitOptions:
@@ -60,4 +67,5 @@ def limit_options(args: argparse.Namespace) -> LimitOptions:
         request_timeout_s=args.request_timeout,
         upload_timeout_s=args.upload_timeout,
         slow_reader_timeout_s=args.slow_reader_timeout,
+        stuck_after_s=args.stuck_after,
     )

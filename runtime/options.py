@@ -72,6 +72,8 @@ class EngineOptions:
     """Make the next step while one runs; auto: on a GPU."""
     enforce_eager: bool = False
     """No CUDA graphs."""
+    deterministic: bool = False
+    """Logits of a token depend on what it follows alone, bit for bit; slower."""
     kv_cache_memory_bytes: int | None = None
     """None: a share of the memory that is free."""
     gpu_memory_utilization: float = 0.9
@@ -112,6 +114,8 @@ class LimitOptions:
     """For the body of a request to arrive."""
     slow_reader_timeout_s: float = 60.0
     """How long a client may let a stream stand still before it is cut off."""
+    stuck_after_s: float = 60.0
+    """A step of the engine that takes longer is named in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

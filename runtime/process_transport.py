@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from deeproot.runtime.client import EngineEvents, EngineUnavailable
+from deeproot.runtime.client import EngineUnavailable
 from deeproot.runtime.engine_messages import (
     Answered,
     Ask,
@@ -25,14 +26,17 @@ from deeproot.runtime.engine_messages import (
     FromEngine,
     Loading,
     News,
+    Pulse,
     Ready,
     Start,
     ToEngine,
     encode_start,
 )
+from deeproot.runtime.engine_transport import EngineEvents
 from deeproot.runtime.options import EngineOptions, LogFormat
 from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.stats import EngineStats
+from deeproot.scheduler.watch import PULSE_S
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +58,10 @@ class ProcessTransport:
         log_level: str,
         log_format: LogFormat,
         on_loading: Callable[[int, int], None],
+        stuck_after_s: float = 60.0,
     ) -> None:
-        """`on_loading`: told bytes of weights done and bytes in all, in a thread of the transport's."""
+        """`on_loading`: told bytes of weights done and bytes in all, in a thread of the transport's. `stuck_after_s`: a
+        step that takes longer, or an engine that is silent for longer, is named in the log."""
         self._options = options
         self._log_level = log_level
         self._log_format = log_format
@@ -64,6 +70,10 @@ class ProcessTransport:
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._context = zmq.Context()
         self._stats: EngineStats | None = None
+        self._stuck_after_s = stuck_after_s
+        self._pulse = Pulse(0.0)
+        self._heard = math.inf
+        """When the engine last said anything, by `time.monotonic`; infinite while it is not ready."""
         self._closing = threading.Event()
         self._numbers = itertools.count()
         # Guards the three below, which change when an engine dies.
@@ -101,6 +111,14 @@ class ProcessTransport:
     def stats(self) -> EngineStats | None:
         return self._stats
 
+    def step_age_s(self) -> float:
+        """How long the engine's step has been running, as far as it has told."""
+        return self._pulse.step_age_s
+
+    def silence_s(self) -> float:
+        """For how long the engine has said nothing; a sound one speaks every second."""
+        return max(0.0, time.monotonic() - self._heard)
+
     def close(self, timeout: float | None) -> bool:
         self._closing.set()
         process = self._process
@@ -132,7 +150,10 @@ class ProcessTransport:
         quick_deaths, ever_ready = 0, False
         while not self._closing.is_set():
             born = time.monotonic()
-            was_ready, reason = self._run_one(events)
+            try:
+                was_ready, reason = self._run_one(events)
+            except OSError as error:  # no room for sockets, or no process to be had
+                was_ready, reason = False, f"The engine's process cannot be started ({error})"
             if self._closing.is_set():
                 return
             ever_ready = ever_ready or was_ready
@@ -171,6 +192,7 @@ class ProcessTransport:
                     for future in unanswered.values():
                         future.set_exception(EngineUnavailable("The engine has ended before it answered."))
                     self._stats = None
+                    self._pulse, self._heard = Pulse(0.0), math.inf
                     process.kill()
                     process.wait()
         finally:
@@ -185,7 +207,9 @@ class ProcessTransport:
         )
         assert process.stdin is not None
         # Kept open: its end tells the engine that this process is gone.
-        process.stdin.write(encode_start(Start(folder, self._options, self._log_level, self._log_format)))
+        process.stdin.write(
+            encode_start(Start(folder, self._options, self._log_level, self._log_format, self._stuck_after_s))
+        )
         process.stdin.flush()
         return process
 
@@ -198,8 +222,10 @@ class ProcessTransport:
             poller = zmq.Poller()
             poller.register(receiver, zmq.POLLIN)
             poller.register(death, zmq.POLLIN)
+            named = False
             while True:
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(int(1000 * PULSE_S)))
+                named = self._name_silence(process.pid, named)
                 if receiver in ready:
                     message = self._decoder.decode(receiver.recv())
                     if isinstance(message, CannotStart):
@@ -212,8 +238,28 @@ class ProcessTransport:
         finally:
             os.close(death)
 
+    def _name_silence(self, pid: int, named: bool) -> bool:
+        """Say once that the engine is silent; whether that has been said."""
+        silence = self.silence_s()
+        if silence < self._stuck_after_s:
+            return False
+        if not named:
+            logger.error(
+                "the engine (process %d) has said nothing for %.0f s: it is stopped, starved of memory, or stuck outside "
+                "Python. If it stays so, end it by kill -9 %d: requests in flight then fail with an error, and a new "
+                "engine is started",
+                pid,
+                silence,
+                pid,
+            )
+        return True
+
     def _pass_on(self, message: FromEngine, events: EngineEvents) -> None:
-        if isinstance(message, News):
+        if not isinstance(message, Loading | CannotStart):
+            self._heard = time.monotonic()
+        if isinstance(message, Pulse):
+            self._pulse = message
+        elif isinstance(message, News):
             self._stats = message.stats
             events.on_outputs(message.outputs)
         elif isinstance(message, Ready):

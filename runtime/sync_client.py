@@ -5,7 +5,8 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import SimpleQueue
 
-from deeproot.runtime.client import A, EngineEvents, EngineTransport, EngineUnavailable
+from deeproot.runtime.client import EngineUnavailable
+from deeproot.runtime.engine_transport import A, EngineEvents, EngineTransport
 from deeproot.scheduler.messages import AbortRequest, AddRequest, TokenOutput
 from deeproot.scheduler.questions import Question
 

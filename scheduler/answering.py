@@ -4,13 +4,17 @@ from collections import deque
 
 from deeproot.engine.eviction import class_of
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.questions import (
     Answer,
+    ForkQuestion,
     HoldAnswer,
     HoldQuestion,
+    LeaveQuestion,
     ProbeAnswer,
     ProbeQuestion,
     Question,
+    SessionAnswer,
     TreeAnswer,
     TreeNode,
     TreeQuestion,
@@ -29,7 +33,19 @@ def answer(scheduler: Scheduler, question: Question) -> Answer:
     if isinstance(question, HoldQuestion):
         held = scheduler.claims.hold(question.rid, question.boundaries)
         return HoldAnswer(held)
+    if isinstance(question, ForkQuestion):
+        return _fork(scheduler.claims, question)
+    if isinstance(question, LeaveQuestion):
+        pages = scheduler.claims.leave(question.namespace, question.session, question.keep)
+        return SessionAnswer(pages is not None, scratch_pages=pages or 0)
     return _tree(scheduler, question)
+
+
+def _fork(claims: Claims, question: ForkQuestion) -> SessionAnswer:
+    if not claims.knows(question.namespace, question.session):
+        return SessionAnswer(False)
+    begun = claims.fork(question.namespace, question.session, question.new)
+    return SessionAnswer(True, taken=begun is None, num_tokens=begun or 0)
 
 
 def _tree(scheduler: Scheduler, question: TreeQuestion) -> TreeAnswer:

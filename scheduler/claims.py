@@ -131,21 +131,37 @@ class Claims:
             if not self._cache.join(step):
                 step = step.parent
 
-    def leave(self, namespace: bytes, session: bytes, keep: int) -> int:
-        """A session gives up all its tokens after the first `keep`; returns how many pages became scratch for that."""
+    def fork(self, namespace: bytes, session: bytes, new: bytes) -> int | None:
+        """A second session that goes on from where one is; their pages are the same. Returns how many tokens it begins
+        with; None if the session is not known, or there is one of the new name."""
         tail = self._sessions.get((namespace, session))
-        node = None if tail is None else _living(tail.node())
-        if tail is None or node is None:
+        if tail is None or (namespace, new) in self._sessions:
+            return None
+        _put(self._sessions, (namespace, new), Tail(tail.node, tail.end, tail.owner))
+        return tail.end // TOKEN_BYTES
+
+    def knows(self, namespace: bytes, session: bytes) -> bool:
+        """Whether a session is remembered."""
+        return (namespace, session) in self._sessions
+
+    def leave(self, namespace: bytes, session: bytes, keep: int) -> int | None:
+        """A session gives up all its tokens after the first `keep`; returns how many pages became scratch for that; None if
+        it is not known. Without any tokens it is forgotten."""
+        key = namespace, session
+        tail = self._sessions.get(key)
+        if tail is None:
+            return None
+        if not keep:
+            del self._sessions[key]
+        node = _living(tail.node())
+        if node is None:
             return 0
         width = self._cache.page_size * TOKEN_BYTES
         stop = min(keep * TOKEN_BYTES, tail.end, node.end) // width * width
         kept = self._cache.node_at(node, stop)
         before = self._cache.order.num_pages(EvictionClass.SCRATCH)
         self._supersede(tail, kept)
-        if keep:
-            tail.node, tail.end = ref(kept), stop
-        else:
-            del self._sessions[namespace, session]
+        tail.node, tail.end = ref(kept), stop
         return self._cache.order.num_pages(EvictionClass.SCRATCH) - before
 
     def _count_hits(self, node: Node) -> None:
@@ -168,8 +184,23 @@ class Claims:
                     if leases.place(rest):
                         tail.leases.append(rest)
         last = _living(tail.node())
-        if last is not None:
-            abandon(self._cache.order, last, kept, tail.end)
+        if last is not None and id(last) not in on_path:
+            claimed = self._claimed_beside(tail, {id(node) for node in _path(last)})
+            abandon(self._cache.order, last, kept, tail.end, claimed)
+
+    def _claimed_beside(self, tail: Tail, path: set[int]) -> set[int]:
+        """`id` of the nodes in which other sessions end. Those of `path` are split where they do."""
+        width = self._cache.page_size * TOKEN_BYTES
+        claimed = set()
+        for other in self._sessions.values():
+            node = _living(other.node()) if other is not tail else None
+            while node is not None and node.parent is not None and node.start >= other.end:
+                node = node.parent
+            if node is not None and id(node) in path:
+                node = self._cache.node_at(node, min(-(-other.end // width) * width, node.end))
+            if node is not None:
+                claimed.add(id(node))
+        return claimed
 
 
 def _path(node: Node) -> list[Node]:

@@ -142,7 +142,11 @@ def mask_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> Constrai
 def errors_of(constraints: Mapping[int, Constraint], rows: Int64Array) -> dict[int, str]:
     """Which of `rows`, by index, cannot be constrained any further, and why; their masks have been waited for."""
     found = ((i, constraints.get(row)) for i, row in enumerate(rows.tolist()))
-    return {i: one.error for i, one in found if one is not None and one.error is not None}
+    return {
+        i: f"the output's form cannot be kept: {one.error}"
+        for i, one in found
+        if one is not None and one.error is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The engine's thread: takes messages, steps the scheduler, hands out what it said."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -54,6 +55,8 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._stopping = False
         self._stats = take_stats(scheduler)
+        self._step_began: float | None = None
+        """By `time.monotonic`; None between two steps."""
         scheduler.arrivals.on_compiled = self._wake_up
 
     def submit(self, message: Message) -> None:
@@ -88,6 +91,18 @@ class EngineLoop:
         """The state after the latest step; never waits for one."""
         return self._stats
 
+    def step_age_s(self) -> float:
+        """How long the step has been running that runs now; 0 between two steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def running_rids(self) -> list[str]:
+        """The requests that run, or nearly: the loop goes on while they are looked at."""
+        try:
+            return [request.rid for request in self._scheduler.table.running()]
+        except Exception:  # what is looked at has changed meanwhile
+            return []
+
     def stop(self) -> None:
         """Let `run` return after the step in flight; requests that still run are aborted and reported."""
         with self._wake:
@@ -113,10 +128,12 @@ class EngineLoop:
                 self._inbox.clear()
                 self._questions.clear()
                 stopping = self._stopping
+            self._step_began = time.monotonic()
             outputs = self._take(messages)
             for _, answer in questions:
                 answer()
             outputs += self._abort_all() if stopping else self._scheduler.step()
+            self._step_began = None
             self._stats = take_stats(self._scheduler)
             if outputs:
                 self._emit(outputs)

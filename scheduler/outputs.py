@@ -26,6 +26,10 @@ class Landed:
     """`[R]`; None: no drafts at all."""
     token_ids: Int32Array
     """`[N]`"""
+    sound: NDArray[np.bool_] | None
+    """`[N]` as in `Sampled`."""
+    unsound_chunks: Int64Array
+    """Rows that have computed a part of their prompt, and no numbers."""
     logprobs: Logprobs | None
     logprobs_at: Int64Array
     """Which of the `N` the entries of `logprobs` are of, -1 where of none that is still here."""
@@ -43,6 +47,10 @@ class Landed:
             sampling_rows=step.sampling_rows,
             num_drafted=None if step.num_drafted is None else step.num_logits - 1,
             token_ids=sampled.token_ids,
+            sound=sampled.sound,
+            unsound_chunks=nothing
+            if sampled.sound_chunks is None
+            else step.rows[~np.isin(step.rows, step.sampling_rows)][~sampled.sound_chunks],
             logprobs=sampled.logprobs,
             logprobs_at=nothing if wanted is None else np.flatnonzero(wanted >= 0),
             prompt_logprobs=sampled.prompt_logprobs,
@@ -55,6 +63,15 @@ class Landed:
     def num_computed(self) -> int:
         drafts = 0 if self.num_drafted is None else int(self.num_drafted.sum())
         return int(self.certain.sum()) + drafts
+
+    def unsound(self) -> list[int]:
+        """Which of `sampling_rows`, by index, have logits that are no numbers."""
+        if self.sound is None or self.sound.all() or not len(self.sampling_rows):
+            return []
+        sizes = 1 if self.num_drafted is None else self.num_drafted + 1
+        owners = np.repeat(np.arange(len(self.sampling_rows)), sizes)
+        found: list[int] = np.unique(owners[~self.sound]).tolist()
+        return found
 
     def without(self, rows: list[int]) -> "Landed":
         """The same for the other rows."""
@@ -69,6 +86,8 @@ class Landed:
             sampling_rows=self.sampling_rows[samples],
             num_drafted=None if self.num_drafted is None else self.num_drafted[samples],
             token_ids=self.token_ids[kept],
+            sound=None if self.sound is None else self.sound[kept],
+            unsound_chunks=self.unsound_chunks[~np.isin(self.unsound_chunks, rows)],
             logprobs_at=new_place[self.logprobs_at],
             prompt_rows=np.where(np.isin(self.prompt_rows, rows), -1, self.prompt_rows),
         )
@@ -77,8 +96,11 @@ class Landed:
 def token_outputs(table: RunningTable, appended: Appended, landed: Landed) -> list[TokenOutput]:
     """One output for each appended token, in order."""
     kept = appended.kept
-    token_ids = landed.token_ids if kept is None else landed.token_ids[kept]
-    rids = [table.request(row).rid for row in appended.rows.tolist()]
+    if kept is None:
+        token_ids, rids = landed.token_ids, table.settings_of(appended.rows).rids
+    else:
+        token_ids = landed.token_ids[kept]
+        rids = [table.request(row).rid for row in appended.rows.tolist()]
     outputs = [TokenOutput(rid, token_id) for rid, token_id in zip(rids, token_ids.tolist(), strict=True)]
     if landed.logprobs is not None:
         places = np.arange(len(landed.token_ids)) if kept is None else np.where(kept, kept.cumsum() - 1, -1)

@@ -28,8 +28,9 @@ class Pace:
 
     def landed(self, step: Step, seconds: float) -> None:
         """A step has landed that took so long."""
-        num_prompt = int(step.extend[step.certain > 1].sum())
-        self.note(len(step.batch.input_ids) - num_prompt, num_prompt, seconds)
+        num_tokens = len(step.batch.input_ids)
+        num_prompt = 0 if num_tokens == len(step.rows) else int(step.extend[step.certain > 1].sum())
+        self.note(num_tokens - num_prompt, num_prompt, seconds)
 
     def note(self, num_writing: int, num_prompt: int, seconds: float) -> None:
         """A step took so long for so many tokens of requests that write, and of prompts."""

@@ -75,5 +75,32 @@ class HoldAnswer(msgspec.Struct, frozen=True, tag="hold"):
     """That run now for it: fewer than asked for if the owner's limits leave no room or the tokens are gone."""
 
 
-Question: TypeAlias = ProbeQuestion | TreeQuestion | HoldQuestion
-Answer: TypeAlias = ProbeAnswer | TreeAnswer | HoldAnswer
+class ForkQuestion(msgspec.Struct, frozen=True, tag="fork"):
+    """Let a second session go on from where one is."""
+
+    namespace: bytes
+    session: bytes
+    new: bytes
+
+
+class LeaveQuestion(msgspec.Struct, frozen=True, tag="leave"):
+    """Let a session give up its tokens behind the first `keep`; all of them, and its name, if that is 0."""
+
+    namespace: bytes
+    session: bytes
+    keep: int
+
+
+class SessionAnswer(msgspec.Struct, frozen=True, tag="session"):
+    known: bool
+    """Whether there is such a session."""
+    taken: bool = False
+    """Of a fork, whether there is a session of the new name already."""
+    num_tokens: int = 0
+    """Of a fork, the tokens that it begins with."""
+    scratch_pages: int = 0
+    """How many pages are evicted first from now on."""
+
+
+Question: TypeAlias = ProbeQuestion | TreeQuestion | HoldQuestion | ForkQuestion | LeaveQuestion
+Answer: TypeAlias = ProbeAnswer | TreeAnswer | HoldAnswer | SessionAnswer

@@ -43,6 +43,11 @@ _GRACE_STEPS = 4
 _FIRST_RATE = 1000.0
 """Tokens of prompts a second, before any have been computed."""
 
+_NO_NUMBERS = (
+    "the model computed logits that are no numbers (NaN or infinite), so nothing can be sampled from them: if this happens "
+    "to other requests too, the weights or the dtype are to blame"
+)
+
 
 class Scheduler:
     """Runs requests over one model, pool and cache. Not thread-safe: one thread calls it."""
@@ -139,7 +144,7 @@ class Scheduler:
         """Admit what fits, find pages and build the next batch; None when there is nothing to compute now."""
         self.claims.tick()
         rows, extend, missing = self._next_extends()
-        if missing.sum() > self._holdings.num_available:
+        if np.add.reduce(missing) > self._holdings.num_available:
             if self.flights:
                 # Whoever is preempted must not be in flight; and what is may bring pages back.
                 return None
@@ -154,7 +159,7 @@ class Scheduler:
         if num_drafted is not None:
             extend = extend + num_drafted
             missing = self.table.missing_pages(rows, self.table.num_scheduled[rows] + extend)
-        num_missing = int(missing.sum())
+        num_missing = int(np.add.reduce(missing))
         if num_missing:
             self.counters.evicted_pages += max(0, num_missing - self.pool.num_free)
             self.table.give_pages(rows, missing, self._holdings.take(num_missing))
@@ -199,26 +204,33 @@ class Scheduler:
             landed = landed.without([request.row for request in self.leaving])
             self.counters.surplus += len(step.batch.input_ids) - landed.num_computed
         table.num_computed[landed.rows] += landed.certain
-        for row in landed.rows[landed.certain > 1].tolist():
-            self._holdings.insert(table.request(row), whole_pages_only=True)
+        unsound = landed.unsound()
+        if len(step.batch.input_ids) > len(step.rows):
+            # What requests have computed that is no number must not be found by others.
+            sound = ~np.isin(landed.rows, [*landed.sampling_rows[unsound], *landed.unsound_chunks])
+            for row in landed.rows[(landed.certain > 1) & sound].tolist():
+                self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
         errors = errors_of(table.constraints, landed.sampling_rows) if table.constraints else {}
-        for i in sorted({*np.flatnonzero(appended.stopped | appended.full).tolist(), *errors}):
+        errors |= dict.fromkeys(unsound, _NO_NUMBERS)
+        for i in sorted({*(appended.stopped | appended.full).nonzero()[0].tolist(), *errors}):
             last = int(appended.last[i])
             request = table.request(int(landed.sampling_rows[i]))
             if i in errors:
-                output = TokenOutput(
-                    request.rid, None, error=f"the output's form cannot be kept: {errors[i]}"
-                )
-                new[last] = self._end(request, "error", output)
+                output = TokenOutput(request.rid, None, error=errors[i])
+                new[last] = self._end(request, "error", output, keep=i not in unsound)
             else:
                 new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
         if self._constraints is not None and table.constraints:
             self._constraints.follow(table.constraints, appended.rows, new)
-        return outputs + new
+        return outputs + new + [self._end_unsound(row) for row in landed.unsound_chunks.tolist()]
+
+    def _end_unsound(self, row: int) -> TokenOutput:
+        request = self.table.request(row)
+        return self._end(request, "error", TokenOutput(request.rid, None, error=_NO_NUMBERS), keep=False)
 
     def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
         return ~np.isin(rows, [request.row for request in self.leaving])
@@ -232,7 +244,7 @@ class Scheduler:
         rows = table.rows_to_go_on() if self.flights else table.rows
         computed = table.num_scheduled[rows]
         extend = table.num_expected[rows] - computed
-        total = int(extend.sum())
+        total = int(np.add.reduce(extend))
         if total > len(rows):  # prompts
             budget = self._budget(int((extend == 1).sum()))
             if total > budget:

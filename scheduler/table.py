@@ -1,6 +1,7 @@
 """The running requests in arrays, so that a step's bookkeeping costs per step and not per request."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,23 @@ from deeproot.scheduler.request import Request
 from deeproot.scheduler.row_edits import RowEdits, has_edits, needs_last_token
 
 _NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What never changes while its requests run, gathered for `rows`: known by that very array."""
+
+    rows: Int64Array
+    temperature: NDArray[np.float32]
+    top_k: Int32Array
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    seeds: NDArray[np.uint64]
+    num_logprobs: Int32Array | None
+    """None: nobody wants any."""
+    stop_ids: Int32Array
+    limit: Int64Array
+    rids: list[str]
 
 
 class RunningTable:
@@ -61,6 +79,8 @@ class RunningTable:
         """Of the rows that have any."""
         self.constraints: dict[int, Constraint] = {}
         """Of the rows whose output is held to a grammar."""
+        self._gathered: Settings | None = None
+        """Settings of the rows that were asked for last: mostly those of the next step, too."""
         self.scored: set[int] = set()
         """Rows that want the logarithms of their prompt's probabilities."""
         self._unused = list(range(n - 1, -1, -1))
@@ -134,7 +154,8 @@ class RunningTable:
         rows = self.rows
         expects = self.num_expected[rows] > self.num_tokens[rows]
         ends = self.num_expected[rows] >= self.limit[rows]
-        return rows[~(expects & (ends | self.step_by_step[rows]))]
+        stays = expects & (ends | self.step_by_step[rows])
+        return rows[~stays] if np.logical_or.reduce(stays) else rows
 
     def missing_pages(self, rows: Int64Array, num_tokens: Int64Array) -> Int64Array:
         """Pages that each row lacks to hold `num_tokens` tokens, 0 or more."""
@@ -162,24 +183,26 @@ class RunningTable:
         """
         before = self.num_scheduled[rows]
         after = before + extend
-        cu_seqlens = np.zeros(len(rows) + 1, dtype=np.int32)
-        np.cumsum(extend, out=cu_seqlens[1:])
-        if cu_seqlens[-1] == len(rows):  # one token each: spare the ragged expansion
+        n = len(rows)
+        if np.add.reduce(extend) == n:  # one token each: spare the ragged expansion
+            cu_seqlens, last_tokens = np.arange(n + 1, dtype=np.int32), np.arange(n)
             row_of_token, positions = rows, before
         else:
+            cu_seqlens = np.zeros(n + 1, dtype=np.int32)
+            np.cumsum(extend, out=cu_seqlens[1:])
+            last_tokens = cu_seqlens[1:].astype(np.int64) - 1
             row_of_token = np.repeat(rows, extend)
             positions = np.repeat(before - cu_seqlens[:-1], extend) + np.arange(len(row_of_token))
         page = positions // self.page_size
         slots = (self.page_table[row_of_token, page] - page) * self.page_size + positions
         samples = after >= self.num_expected[rows]
-        last_tokens = cu_seqlens[1:].astype(np.int64) - 1
         input_ids = self.tokens[row_of_token, positions]
         fed = None
         if self._overlap and (expected := before >= self.num_tokens[rows]).any():
             fed = FedTokens(last_tokens[expected], self.sampled_at[rows[expected]])
             input_ids[fed.tokens] = 0
         sampling_rows = rows
-        if not samples.all():
+        if not np.logical_and.reduce(samples):
             sampling_rows, last_tokens = rows[samples], last_tokens[samples]
         if num_drafted is None:
             logits_indices = last_tokens
@@ -194,7 +217,7 @@ class RunningTable:
             input_ids=input_ids,
             positions=positions,
             slot_mapping=slots,
-            page_table=self.page_table[rows, : int(page.max()) + 1],
+            page_table=self.page_table[rows, : int(np.maximum.reduce(page)) + 1],
             cu_seqlens_q=cu_seqlens,
             seq_lens=after.astype(np.int32),
             logits_indices=logits_indices,
@@ -222,8 +245,9 @@ class RunningTable:
         self.num_tokens[rows] = lengths + 1
         if self.edits:
             self._push_edits(rows.tolist(), token_ids.tolist())
-        stopped = (self.stop_ids[rows] == token_ids[:, None]).any(axis=1)
-        return Appended(rows, np.arange(len(rows)), stopped, lengths + 1 >= self.limit[rows])
+        settings = self.settings_of(rows)
+        stopped = np.logical_or.reduce(settings.stop_ids == token_ids[:, None], axis=1)
+        return Appended(rows, np.arange(len(rows)), stopped, lengths + 1 >= settings.limit)
 
     def append_verified(
         self, rows: Int64Array, num_drafted: Int64Array, token_ids: Int32Array
@@ -267,18 +291,37 @@ class RunningTable:
 
     def _sampling_batch(self, rows: Int64Array, positions: Int64Array) -> SamplingBatch:
         """Settings of logits rows: `rows[i]` takes its token for position `positions[i]`; rows may repeat, in order."""
-        num_logprobs = self.num_logprobs[rows]
+        settings = self.settings_of(rows)
         return SamplingBatch(
-            temperature=self.temperature[rows],
-            top_k=self.top_k[rows],
-            top_p=self.top_p[rows],
-            min_p=self.min_p[rows],
-            seeds=self.seeds[rows],
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            seeds=settings.seeds,
             positions=positions,
             edits=edits_of(self.edits, self.tokens, rows, positions) if self.edits else None,
             mask=mask_of(self.constraints, rows) if self.constraints else None,
-            num_logprobs=num_logprobs if num_logprobs.max(initial=-1) >= 0 else None,
+            num_logprobs=settings.num_logprobs,
         )
+
+    def settings_of(self, rows: Int64Array) -> Settings:
+        """Nobody may change what is in it, nor `rows`."""
+        found = self._gathered
+        if found is None or found.rows is not rows:
+            num_logprobs = self.num_logprobs[rows]
+            found = self._gathered = Settings(
+                rows,
+                self.temperature[rows],
+                self.top_k[rows],
+                self.top_p[rows],
+                self.min_p[rows],
+                self.seeds[rows],
+                num_logprobs if num_logprobs.max(initial=-1) >= 0 else None,
+                self.stop_ids[rows],
+                self.limit[rows],
+                [self.request(row).rid for row in rows.tolist()],
+            )
+        return found
 
     def _prompt_rows(self, rows: Int64Array, positions: Int64Array) -> PromptLogprobsBatch | None:
         wanting = [self.request(row) for row in self.scored & set(rows.tolist())]

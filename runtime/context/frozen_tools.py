@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.tool_search import shelf_of
 from deeproot.runtime.context.canonical import CanonicalError, canonical_json
 from deeproot.runtime.context.items import Item
@@ -12,11 +13,19 @@ from deeproot.runtime.context.items import Item
 def spell_tools(payload: str) -> str:
     """A list of schemas as canonical JSON, by name, each with sorted keys, whatever order they came in.
 
-    Raises ValueError if `payload` is no JSON list of objects.
+    Raises ValueError if `payload` is no JSON list of objects, or if tools are deferred that have no name, or beside one that is
+    named as the search for them.
     """
     schemas = json.loads(payload)
     if not isinstance(schemas, list) or not all(isinstance(schema, dict) for schema in schemas):
         raise ValueError("tools are no JSON list of objects; log them with record.tools")
+    if any(schema.get("defer_loading") for schema in schemas):
+        if nameless := [i for i, schema in enumerate(schemas) if not _name(schema)]:
+            raise ValueError(f"tools[{nameless[0]}].function.name is missing, but tools are deferred")
+        try:
+            shelf_of(schemas)
+        except TemplateError as error:
+            raise ValueError(str(error)) from None
     return _spell(sorted(schemas, key=lambda schema: (_name(schema), _spell(schema))))
 
 

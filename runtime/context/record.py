@@ -4,10 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.chat.tool_search import shelf_of
-from deeproot.runtime.context.event_log import EventLog, EventLogError
+from deeproot.runtime.context.event_log import EventLog, EventLogError, NewEvent
 from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.frozen_tools import spell_tools
 
 
 def policy(log: EventLog, text: str, *, conditions: Sequence[str] = ()) -> int:
@@ -31,11 +30,12 @@ def tools(log: EventLog, schemas: Sequence[Mapping[str, Any]]) -> int:
             schema["function"].get("name"), str
         ):
             raise EventLogError(f"tools[{i}].function.name is missing; give OpenAI's form of a tool")
+    payload = json.dumps(list(schemas))
     try:
-        shelf_of(schemas)
-    except TemplateError as error:
+        spell_tools(payload)
+    except ValueError as error:
         raise EventLogError(str(error)) from None
-    return log.append(EventKind.INSTRUCTION, json.dumps(list(schemas)), data={"part": "tools"}).seq
+    return log.append(EventKind.INSTRUCTION, payload, data={"part": "tools"}).seq
 
 
 def user(log: EventLog, text: str) -> int:
@@ -47,12 +47,19 @@ def assistant(
     log: EventLog, text: str, *, tool_calls: Sequence[Mapping[str, Any]] = (), reasoning: str = ""
 ) -> int:
     """The model's message as it came: `tool_calls` in OpenAI's form, `reasoning` apart."""
+    return log.extend([assistant_event(text, tool_calls=tool_calls, reasoning=reasoning)])[0].seq
+
+
+def assistant_event(
+    text: str, *, tool_calls: Sequence[Mapping[str, Any]] = (), reasoning: str = ""
+) -> NewEvent:
+    """What `assistant` appends."""
     message: dict[str, Any] = {}
     if tool_calls:
         message["tool_calls"] = [dict(call) for call in tool_calls]
     if reasoning:
         message["reasoning_content"] = reasoning
-    return log.append(EventKind.ASSISTANT, text, data={"role": "assistant", "message": message}).seq
+    return NewEvent(EventKind.ASSISTANT, text, {"role": "assistant", "message": message})
 
 
 def tool_result(
@@ -112,9 +119,19 @@ def usage(
     ttft_s: float | None = None,
 ) -> int:
     """What the server reported of the call whose answer was appended last; `ttft_s`: seconds to the first token."""
+    made = usage_event(
+        prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens, ttft_s=ttft_s
+    )
+    return log.extend([made])[0].seq
+
+
+def usage_event(
+    *, prompt_tokens: int, cached_tokens: int, output_tokens: int, ttft_s: float | None = None
+) -> NewEvent:
+    """What `usage` appends."""
     if not 0 <= cached_tokens <= prompt_tokens or output_tokens < 0:
         raise EventLogError(
             f"usage of {prompt_tokens} prompt, {cached_tokens} cached, {output_tokens} output tokens cannot be"
         )
     data = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "output_tokens": output_tokens}
-    return log.append(EventKind.STATE_CHANGE, data={"part": "usage", **data, "ttft_s": ttft_s}).seq
+    return NewEvent(EventKind.STATE_CHANGE, data={"part": "usage", **data, "ttft_s": ttft_s})

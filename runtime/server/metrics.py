@@ -119,6 +119,16 @@ class _EngineGauges(Collector):
         )
         if stats is None:
             return
+        yield GaugeMetricFamily(
+            "deeproot_engine_step_age_seconds",
+            "How long the step that is being computed has been running",
+            self._client.step_age_s(),
+        )
+        yield GaugeMetricFamily(
+            "deeproot_engine_silence_seconds",
+            "For how long the engine has given no sign of life",
+            self._client.silence_s(),
+        )
         counters = stats.counters
         private = stats.num_pages - stats.num_free_pages - stats.num_cached_pages
         yield GaugeMetricFamily("deeproot_requests_running", "Requests that run", stats.num_running)

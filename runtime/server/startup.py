@@ -9,9 +9,10 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from deeproot.runtime.chat.template_processes import TemplateProcesses
-from deeproot.runtime.client import EngineClient, EngineTransport
+from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
+from deeproot.runtime.engine_transport import EngineTransport
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.process_transport import ProcessTransport
@@ -33,7 +34,10 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     Raises SetupError.
     """
     with loading_progress(state.model_names[0]) as on_loading:
-        transport = ProcessTransport(options, state.options.log_level, state.options.log_format, on_loading)
+        said = state.options
+        transport = ProcessTransport(
+            options, said.log_level, said.log_format, on_loading, said.limits.stuck_after_s
+        )
         # They end with this process, whose end closes their standard input.
         programs = TemplateProcesses(state.options.chat_template_timeout_s)
         texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options, programs)))

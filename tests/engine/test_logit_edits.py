@@ -104,7 +104,7 @@ def test_logprobs_are_those_of_the_raw_logits(seed: int, spread: float, wanted: 
     if not asked:
         return
     found = sampled_logprobs(
-        torch.from_numpy(logits), torch.from_numpy(tokens), np.array(wanted, np.int32)
+        torch.from_numpy(logits), torch.from_numpy(tokens), np.array(wanted, np.int32), logprobs_of
     ).result()
     assert found.token_ids.tolist() == tokens[asked].tolist()
     np.testing.assert_allclose(found.chosen, exact[asked, tokens[asked]], rtol=1e-5, atol=1e-4)

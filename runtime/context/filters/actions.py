@@ -57,7 +57,7 @@ class ActionReader:
         if verb == "view" or (not verb and re.search(r"read|view|open|cat", name)):
             return Action(said, shows=full)
         if verb in _EDITOR_CHANGES or (
-            not verb and re.search(r"write|edit|create|replace|insert|delete", name)
+            not verb and re.search(r"write|edit|create|replace|insert|delete|patch", name)
         ):
             return Action(said, changes=(full,) if exit_code in (None, 0) else ())
         return Action(said)

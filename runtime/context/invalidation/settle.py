@@ -1,6 +1,6 @@
 """Before a call: what no longer holds is found, priced, and evicted, replaced, spoken of or read anew."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ from deeproot.runtime.context.compaction.stand_in import Level, StandIn
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.cost_oracle import CostOracle, TokenCountOracle
 from deeproot.runtime.context.event_log import EventLog, NewEvent
-from deeproot.runtime.context.invalidation.entities import Entity, EntityKind
+from deeproot.runtime.context.invalidation.entities import Entity, EntityKind, Version
 from deeproot.runtime.context.invalidation.evictable import Callers
 from deeproot.runtime.context.invalidation.graph import State
 from deeproot.runtime.context.invalidation.invalidator import Finding, Invalidator, Reading
@@ -55,7 +55,8 @@ class Settler:
     gives the same bytes.
 
     `oracle`: what a change of the prompt recomputes. `root`: the workspace, for short paths. `refresh_bytes`: longer
-    files are not read anew by themselves.
+    files are not read anew by themselves. `read`: gives a file's bytes and the version that they are, or raises OSError;
+    a host that may not read every path brings its own.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Settler:
         stakes: Stakes | None = None,
         root: str = "",
         refresh_bytes: int = _REFRESH_BYTES,
+        read: Callable[[str], tuple[bytes, Version]] = read_file,
     ) -> None:
         self._working_set = working_set
         self._oracle = oracle or TokenCountOracle()
@@ -74,6 +76,7 @@ class Settler:
         self._stakes = stakes or Stakes()
         self._root = root
         self._refresh_bytes = refresh_bytes
+        self._read = read
 
     def before_call(
         self,
@@ -122,7 +125,7 @@ class Settler:
             if invalidator.graph.bound_to(entity) - stale:
                 continue  # something that stands in the log shows it as it is
             try:
-                data, version = read_file(entity.name)
+                data, version = self._read(entity.name)
             except OSError:
                 continue  # it is gone: the tombstone says so
             if len(data) <= self._refresh_bytes:

@@ -6,13 +6,18 @@ from pydantic import ConfigDict, Field
 
 from deeproot.runtime.context.envelope import Defence
 from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.status.mode import Mode
+from deeproot.runtime.context.thinking import Thinking
 from deeproot.runtime.server.schemas import MAX_MESSAGES, MAX_TOOLS, ChatOptions, RequestModel, Tool
 
 PolicyName = Literal["three_zones", "sliding_window", "append_only"]
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
 Words = Annotated[str, Field(max_length=4096)]
 EventRole = Literal["system", "developer", "user", "assistant", "tool"]
-EventPart = Literal["policy", "constraint", "tools", "demo", "outcome", "usage", "other"]
+EventPart = Literal[
+    "policy", "constraint", "tools", "demo", "outcome", "usage", "other",
+    "status", "todo", "skill", "schemas", "briefing", "branch",
+]  # fmt: skip
 """Parts that a client may log. Records and tombstones are made by whoever assembles."""
 
 
@@ -72,6 +77,8 @@ class EventData(RequestModel):
     action: str = ""
     step: dict[str, Any] = Field(default_factory=dict)
     state: str | dict[str, Any] = ""
+    mode: Mode = Mode.REPLACE
+    names: list[Words] = Field(default_factory=list)
 
 
 class EventBody(RequestModel):
@@ -119,6 +126,9 @@ class CreateWorkingSet(Events):
     filters: bool = True
     result_tokens: Tokens | None = 4000
     keep_symbols: Annotated[list[Words], Field(max_length=1000)] = Field(default_factory=list)
+    timestamps: bool = False
+    call_counter: bool = False
+    thinking: Thinking = Thinking.TEMPLATE
 
 
 class CompleteRequest(NewEvents, ChatOptions):

@@ -14,6 +14,7 @@ from deeproot.runtime.chat.reply_events import ParsedReply
 from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.jsonl import export_lines
 from deeproot.runtime.context.pipeline_filter import PipelineFilter
+from deeproot.runtime.context.status.techniques import Techniques
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.working_set import Context, WorkingSet
@@ -151,6 +152,8 @@ class WorkingSetService:
             filters=PipelineFilter if body.filters else None,
             result_tokens=body.result_tokens,
             keep_symbols=body.keep_symbols,
+            techniques=Techniques(timestamps=body.timestamps, call_counter=body.call_counter),
+            thinking=body.thinking,
         )
 
     def _model_of(self, speech: Speech) -> _Model:

@@ -241,3 +241,21 @@ def test_requests_go_on_after_many_deaths(server: ServeProcess) -> None:
         os.kill(engine_of(server), signal.SIGKILL)
         wait_until(lambda n=deaths: metrics(server)["deeproot_engine_restarts_total"] == n, TIME_LIMIT_S)  # type: ignore[misc]
         assert ask(server, max_tokens=2).status_code == 200
+
+
+def test_an_engine_that_stands_still_is_named_and_goes_on(flags: list[str]) -> None:
+    with serve(*flags, "--stuck-after", "1.5") as server:
+        engine, stream = engine_of(server), Stream(server)
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            wait_until(lambda: metrics(server)["deeproot_engine_silence_seconds"] > 2, TIME_LIMIT_S)
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            wait_until(lambda: any("has said nothing" in line for line in server.stderr), TIME_LIMIT_S)
+            assert any(f"kill -9 {engine}" in line for line in server.stderr)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        before = len(stream.lines)
+        wait_until(lambda: len(stream.lines) > before, TIME_LIMIT_S)
+        wait_until(lambda: metrics(server)["deeproot_engine_silence_seconds"] < 1.5, TIME_LIMIT_S)
+        os.kill(engine, signal.SIGKILL)
+        assert "error" in stream.end()[-2]

@@ -1,12 +1,10 @@
 """Against a running server: what it says it had cached is all that the assembler promises."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import tokenizers
 
 from deeproot.runtime.context import record
 from deeproot.runtime.context.event_log import EventLog
@@ -17,35 +15,23 @@ from deeproot.runtime.context.status.environment import Environment
 from deeproot.runtime.context.status.mode import Mode
 from deeproot.runtime.context.status.techniques import Techniques
 from deeproot.runtime.context.status.time_sense import TimeSense
-from deeproot.runtime.context.template import ChatTemplate
-from deeproot.runtime.context.three_zones import ThreeZones
-from deeproot.runtime.context.tokenizer import TokenizersAdapter
-from deeproot.runtime.context.working_set import Context, WorkingSet
-from deeproot.runtime.options import EngineOptions
+from deeproot.runtime.context.working_set import Context
 
-from ...server.harness import RunningServer, running_server
-from ...tiny_model import write_tiny_model
+from ...server.harness import RunningServer
 from ..agent_turns import TAIL, TOOLS, call, stable
-from ..conftest import template_source
+from ..served import thinking_model, thinking_server, thinking_set
 
 SKILL = Skill("slides", "slides are made", "Write html first.")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = write_tiny_model(tmp_path_factory.mktemp("tiny") / "model", max_position_embeddings=16_384)
-    path = model / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template_source("qwen3")}))
-    return model
+    return thinking_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
-    options = EngineOptions(
-        model=str(folder), load_format="dummy", dtype="float32", device="cpu", page_size=16,
-        kv_cache_memory_bytes=32 * 2**20, max_num_seqs=4, max_num_batched_tokens=4_096,
-    )  # fmt: skip
-    with running_server(options) as running:
+    with thinking_server(folder) as running:
         yield running
 
 
@@ -63,13 +49,7 @@ def ask(server: RunningServer, context: Context) -> tuple[int, int]:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_all_but_the_tail_is_cached(folder: Path, server: RunningServer, log: EventLog, mode: Mode) -> None:
-    tokenizer = TokenizersAdapter(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
-    working_set = WorkingSet(
-        policy=ThreeZones(60_000),
-        tokenizer=tokenizer,
-        template=ChatTemplate(template_source("qwen3")),
-        techniques=Techniques.all(),
-    )
+    working_set = thinking_set(folder, techniques=Techniques.all())
     bar = StatusBar(log, techniques=Techniques.all(), time_sense=TimeSense(600), mode=mode)
     record.policy(log, f"You are careful ({mode}).")
     record.policy(log, catalogue([SKILL]))

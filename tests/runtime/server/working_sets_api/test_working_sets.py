@@ -13,13 +13,21 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from deeproot.runtime.context import deferred, record
 from deeproot.runtime.context.budget import BudgetError
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.items import LayoutPolicy
-from deeproot.runtime.context.jsonl import import_lines
+from deeproot.runtime.context.jsonl import export_lines, import_lines
 from deeproot.runtime.context.openai_messages import export_messages
 from deeproot.runtime.context.policies import AppendOnly, SlidingWindow
+from deeproot.runtime.context.skills.skill import Skill
+from deeproot.runtime.context.skills.use import use
+from deeproot.runtime.context.status.bar import StatusBar
+from deeproot.runtime.context.status.limits import CallLimit
+from deeproot.runtime.context.status.mode import Mode
+from deeproot.runtime.context.status.techniques import Techniques
 from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.thinking import Thinking
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import Context, WorkingSet
@@ -204,6 +212,46 @@ def test_the_server_assembles_what_a_client_would(
     kept.delete()
 
 
+def test_statuses_skills_and_marks_are_the_library_s(
+    server: RunningServer, sets: WorkingSets, tokenizer: TokenizersAdapter
+) -> None:
+    log = EventLog.memory(clock=lambda: 1_700_000_000 * 10**9)
+    bar = StatusBar(log, techniques=Techniques.all(), limits=[CallLimit("bash", 1)], mode=Mode.APPEND)
+    record.policy(log, "You fix tests.")
+    record.tools(log, [BASH, {**BASH, "defer_loading": True, "function": {"name": "later"}}])
+    record.user(log, "Fix it.")
+    for i, text in enumerate(["one", "two"]):
+        function = {"name": "bash", "arguments": "{}"}
+        call = {"id": f"c{i}", "type": "function", "function": function}
+        record.assistant(log, "I look.", tool_calls=[call], reasoning="Hm.")
+        record.tool_result(log, f"c{i}", text, name="bash", exit_code=0)
+        bar.update()
+    use(log, Skill("slides", "slides are made", "Write html first."))
+    record.assistant(log, "", tool_calls=[{**call, "id": "s"}])
+    deferred.answer(log, "s", {"name": "tool_search", "arguments": '{"query": "later"}'})
+    lines = [json.loads(line) for line in export_lines(log)]
+    events = [{k: v for k, v in line.items() if k != "seq"} for line in lines]
+    asked = {"timestamps": True, "call_counter": True, "thinking": "scratch"}
+    kept = sets.create(policy="append_only", events=events, **asked)
+    ours = WorkingSet(
+        policy=AppendOnly(),
+        tokenizer=tokenizer,
+        template=ChatTemplate(TEMPLATE.read_text()),
+        techniques=Techniques(timestamps=True, call_counter=True),
+        thinking=Thinking.SCRATCH,
+    ).assemble(log)
+    assert_same(ours, kept.context())
+    text = json.dumps(kept.context()["messages"])
+    assert "[call 2 of bash]" in text
+    assert "bash: 2 calls (2/1) -> maximum reached" in text
+    assert "Write html first." in text
+    assert [tool["function"]["name"] for tool in kept.context()["tools"]] == ["bash", "tool_search"]
+    kept.delete()
+    nameless = {"kind": "instruction", "text": '[{"defer_loading": true}]', "data": {"part": "tools"}}
+    with pytest.raises(RemoteError, match=r"function\.name is missing, but tools are deferred"):
+        sets.create(budget=1900, events=[nameless])
+
+
 def test_an_agent_sends_only_what_is_new(server: RunningServer, sets: WorkingSets) -> None:
     runner = server.engine.scheduler.runner
     assert isinstance(runner, ScriptedForward)
@@ -306,7 +354,11 @@ def test_a_set_that_cannot_be_assembled_hurts_no_other(server: RunningServer, se
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
@@ -324,11 +376,13 @@ KEYS = [
     "action",
     "step",
     "state",
+    "mode",
+    "names",
 ]
 data = st.dictionaries(
     st.sampled_from(KEYS),
     json_values
-    | st.sampled_from(["tool", "policy", "tools", "parts", "usage"])
+    | st.sampled_from(["tool", "policy", "tools", "parts", "usage", "status", "skill", "schemas", "append"])
     | st.fixed_dictionaries(
         {}, optional={"tool_calls": json_values, "content": json_values, "role": json_values}
     ),
