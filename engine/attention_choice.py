@@ -9,14 +9,17 @@ from typing import Literal
 import torch
 
 from deeproot.engine.attention import AttentionBackend, BatchLimits
+from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.attention_flash import FlashAttention
 from deeproot.engine.attention_tiles import TileAttention
 from deeproot.engine.attention_torch import TorchAttention
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.page_ops import PageOps, TorchPageOps
 from deeproot.kernels.configs import HEAD_DIMS, MAX_GROUP
+from deeproot.kernels.cpu.build import BuildError, abilities_here
+from deeproot.kernels.cpu.library import KINDS, MAX_HEAD_DIM, CpuLibrary
 
-AttentionName = Literal["torch", "triton", "flash"]
+AttentionName = Literal["cpu", "torch", "triton", "flash"]
 _HOPPER = (9, 0)
 
 
@@ -117,6 +120,34 @@ def _make_torch(setup: AttentionSetup) -> AttentionBackend:
     if setup.deterministic:
         return TileAttention(setup.pool, setup.scale, setup.cap, setup.windows)
     return TorchAttention(setup.pool, setup.scale, setup.cap, setup.windows, setup.dtype)
+
+
+def _cpu_lacks(needs: AttentionNeeds) -> str | None:
+    layout = needs.layout
+    if needs.device.type != "cpu":
+        return "it is for CPUs"
+    if layout is not None and layout.dtype not in KINDS:
+        return "it has no e4m3 K and V: use --kv-cache-dtype auto"
+    if layout is not None and layout.head_dim > MAX_HEAD_DIM:
+        return f"heads of {layout.head_dim} are larger than {MAX_HEAD_DIM}"
+    try:
+        # Compiled here if it has not been yet: only then is it known to be usable.
+        CpuLibrary()
+    except (BuildError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _cpu_stands_back(needs: AttentionNeeds) -> str | None:
+    if needs.device.type != "cpu":
+        return "it is for CPUs"
+    if not abilities_here().avx2:
+        return "this CPU has neither AVX-512 nor AVX2; --attention-backend cpu tries it"
+    return None
+
+
+def _make_cpu(setup: AttentionSetup) -> AttentionBackend:
+    return CpuAttention(setup.pool, setup.num_qo_heads, CpuLibrary(), setup.scale, setup.cap, setup.windows)
 
 
 def _triton_lacks(needs: AttentionNeeds) -> str | None:
@@ -223,6 +254,14 @@ _BACKENDS = (
         _triton_stands_back,
         _make_triton,
         _triton_page_ops,
+    ),
+    _Backend(
+        "cpu",
+        "C++ compiled for this CPU, which reads pages in place",
+        _cpu_lacks,
+        _cpu_stands_back,
+        _make_cpu,
+        TorchPageOps,
     ),
     _Backend("torch", "it runs wherever torch does", _nothing, _nothing, _make_torch, TorchPageOps),
     _Backend("flash", "", _flash_lacks, _flash_stands_back, _make_flash, TorchPageOps),

@@ -74,6 +74,10 @@ class RMSNorm:
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * (wide * scale).to(x.dtype)
 
+    def factors(self) -> torch.Tensor:
+        """What channels are multiplied by in the end, `[n]` float32."""
+        return self.weight.float()
+
 
 class OffsetRMSNorm(RMSNorm):
     """As RMSNorm, but scaled by 1 + weight, and in float32 to the end (Gemma)."""
@@ -81,7 +85,10 @@ class OffsetRMSNorm(RMSNorm):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * (1 + self.weight.float())).to(x.dtype)
+        return (wide * scale * self.factors()).to(x.dtype)
+
+    def factors(self) -> torch.Tensor:
+        return 1 + self.weight.float()
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -10,14 +10,17 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend, BatchLimits
 from deeproot.engine.attention_choice import AttentionName, AttentionSetup, make_backend
+from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.config import ConfigError, ModelConfig
 from deeproot.engine.config_gguf import config_from_gguf
 from deeproot.engine.config_hf import config_from_dict
+from deeproot.engine.cpu_decoder import CpuDecoder
 from deeproot.engine.fp8_product import fp8_problem
 from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.models.base import CausalLM
+from deeproot.engine.models.decoder import Decoder
 from deeproot.engine.text_files import read_text
 from deeproot.engine.weight_files import SafetensorsStore
 from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
@@ -170,6 +173,15 @@ def make_attention(
         deterministic,
     )
     return make_backend(name, setup)
+
+
+def faster_model(loaded: LoadedModel, attention: AttentionBackend) -> CausalLM:
+    """The model as it runs fastest with that backend; its weights may be taken from `loaded`, which is then of no use."""
+    if not isinstance(attention, CpuAttention) or attention.library.matrix == "none":
+        return loaded.model
+    if not isinstance(loaded.model, Decoder) or loaded.dtype != torch.bfloat16:
+        return loaded.model
+    return CpuDecoder(loaded.model, attention)
 
 
 def _check_dtype(config: ModelConfig, dtype: torch.dtype) -> None:

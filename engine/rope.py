@@ -55,11 +55,12 @@ class RotaryEmbedding:
         positions = torch.arange(max_positions, dtype=torch.float64)
         angles = torch.outer(positions, inverse_frequencies(rope))
         cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
-        self._cos, self._sin = cos.to(device, torch.float32), sin.to(device, torch.float32)
+        # Each [max_positions, dim / 2].
+        self.cos, self.sin = cos.to(device, torch.float32), sin.to(device, torch.float32)
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Factors for `rotate`, each `[T, 1, dim]` float32. positions: `[T]` int64."""
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos, sin = self.cos[positions], self.sin[positions]
         # Each channel's factor for itself, and for its partner half a head away.
         return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
 

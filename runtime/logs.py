@@ -20,7 +20,8 @@ def set_up_logging(level: str, log_format: LogFormat = "text") -> None:
 
 
 class _JsonFormatter(logging.Formatter):
-    """Keys: time (ISO 8601, UTC), level, logger, message, and exception where there is one."""
+    """Keys: time (ISO 8601, UTC), level, logger, message, exception where there is one, and whatever the record has as
+    `fields`, such as a request's rid."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -29,6 +30,7 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        entry |= getattr(record, "fields", {})
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)

@@ -11,14 +11,14 @@ LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 LoadFormat = Literal["auto", "gguf", "safetensors", "dummy"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-AttentionBackendName = Literal["auto", "torch", "triton", "flash"]
+AttentionBackendName = Literal["auto", "cpu", "torch", "triton", "flash"]
 KVCacheDtype = Literal["auto", "fp8"]
 Overlap = Literal["auto", "on", "off"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
-ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "torch", "triton", "flash")
+ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "cpu", "torch", "triton", "flash")
 KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
@@ -148,6 +148,12 @@ class ServerOptions:
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None
     """What the machine costs, for the prices that the server tells; None: not known."""
+    cors_origins: tuple[str, ...] = ()
+    """Sites whose pages may use the server, such as `https://example.org`; `*` is all of them."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a loopback server without keys answers to, beside localhost and addresses."""
+    otlp_traces_endpoint: str | None = None
+    """Where traces go, by OTLP over HTTP; None: nowhere."""
     limits: LimitOptions = field(default_factory=LimitOptions)
     log_level: str = "info"
     log_format: LogFormat = "text"

@@ -7,7 +7,7 @@ from deeproot.engine.fixed_rows import FixedRows
 from deeproot.engine.graphs import CudaCapture, DecodeGraphs, graph_sizes
 from deeproot.engine.invariance import NotInvariant, most_rows
 from deeproot.engine.kv_pool import KVPool, OutOfPages
-from deeproot.engine.loading import LoadedModel
+from deeproot.engine.loading import LoadedModel, faster_model
 from deeproot.engine.runner import Runner
 from deeproot.engine.sampling_choice import choose_sampler
 from deeproot.runtime.options import EngineOptions, SetupError
@@ -34,10 +34,11 @@ def make_runner(
     if options.deterministic:
         return _deterministic(loaded, pool, attention)
     device, graphs = loaded.device, None
+    model = faster_model(loaded, attention)
     if device.type == "cuda" and not options.enforce_eager:
         sizes = graph_sizes(options.max_num_seqs)
-        graphs = DecodeGraphs(loaded.model, pool, attention, sizes, device, CudaCapture())
-    runner = Runner(loaded.model, pool, attention, device, graphs, choose_sampler(device))
+        graphs = DecodeGraphs(model, pool, attention, sizes, device, CudaCapture())
+    runner = Runner(model, pool, attention, device, graphs, choose_sampler(device))
     _capture_graphs(runner)
     return runner
 

@@ -113,6 +113,25 @@ def add_serve(commands: Any) -> None:
         help="what this machine costs, for the prices of /v1/cache/price (default: not known)",
     )
     group.add_argument(
+        "--cors-origins",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="sites whose pages may use the server, such as https://example.org, or * (default: none)",
+    )
+    group.add_argument(
+        "--allowed-hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names that a server on a loopback address without keys answers to, beside localhost",
+    )
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry traces there, such as http://127.0.0.1:4318/v1/traces (default: none)",
+    )
+    group.add_argument(
         "--log-level", choices=LOG_LEVELS, default=default.log_level, help="(default: %(default)s)"
     )
     group.add_argument(
@@ -141,6 +160,9 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         working_set_bytes=args.working_set_bytes,
         explain_memory_bytes=args.explain_memory_bytes,
         dollars_per_hour=args.dollars_per_hour,
+        cors_origins=tuple(args.cors_origins),
+        allowed_hosts=tuple(args.allowed_hosts),
+        otlp_traces_endpoint=args.otlp_traces_endpoint,
         limits=limit_options(args),
         log_level=args.log_level,
         log_format=args.log_format,

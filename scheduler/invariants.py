@@ -20,7 +20,7 @@ def check(scheduler: Scheduler) -> None:
         _check_expected(scheduler, request)
     for request in _holders(scheduler):
         _check_borrowed(scheduler, request)
-    for request in scheduler.leaving:
+    for request in scheduler.endings.leaving:
         require(any(f.has(request.row) for f in scheduler.flights), f"{request.rid} has ended and stays")
         require(request.row not in scheduler.table.rows, f"{request.rid} has ended and runs")
     for flight in scheduler.flights:
@@ -41,7 +41,7 @@ def check_idle(scheduler: Scheduler) -> None:
 
 def _holders(scheduler: Scheduler) -> list[Request]:
     """Who may hold pages and locks."""
-    return [*scheduler.table.running(), *scheduler.leaving]
+    return [*scheduler.table.running(), *scheduler.endings.leaving]
 
 
 def _own_pages(scheduler: Scheduler, request: Request) -> Int32Array:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deeproot.engine.batch import Int64Array, Sampled
 from deeproot.engine.kv_pool import KVPool
@@ -25,9 +24,10 @@ from deeproot.scheduler.arrivals import Arrivals
 from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.constraints import Constraints, errors_of
+from deeproot.scheduler.endings import Endings
 from deeproot.scheduler.flight import Failed, Flight, Forward, Step
 from deeproot.scheduler.holdings import Holdings
-from deeproot.scheduler.messages import AddRequest, FinishReason, TokenOutput
+from deeproot.scheduler.messages import AddRequest, TokenOutput
 from deeproot.scheduler.outputs import Landed, prompt_outputs, token_outputs
 from deeproot.scheduler.pace import Pace
 from deeproot.scheduler.preemption import choose_victim
@@ -89,9 +89,8 @@ class Scheduler:
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
-        self.leaving: dict[Request, bool] = {}
-        """Requests that have ended but that a step in flight computes; whether their computed tokens stay cached."""
         self._holdings = Holdings(cache, pool, self.table, self.flights, self.claims)
+        self.endings = Endings(self.table, self._holdings, self.flights, self.arrivals)
         self._speculation = Speculation(config.speculation, self.table)
 
     def add(self, message: AddRequest) -> None:
@@ -105,10 +104,10 @@ class Scheduler:
         """End a request; None if it is not here (any more)."""
         found = self.arrivals.withdraw(rid)
         if found is not None:
-            return self._finish(found, "abort", TokenOutput(rid, None), found.num_tokens)
+            return self.endings.finish(found, "abort", TokenOutput(rid, None), found.num_tokens)
         for request in self.table.running():
             if request.rid == rid:
-                return self._end(request, "abort", TokenOutput(rid, None))
+                return self.endings.end(request, "abort", TokenOutput(rid, None))
         return None
 
     @property
@@ -184,14 +183,14 @@ class Scheduler:
         try:
             sampled = flight.pending.result()
         except Exception as error:
-            outputs = self._fail(flight.step, error)
+            text = f"the model's forward pass failed: {type(error).__name__}: {error}"
+            outputs = self.endings.fail_all(flight.step, text)
         else:
             self.pace.landed(flight.step, self.prefill_rate.landed(flight, self.clock()))
             outputs = self._commit(flight.step, sampled)
         for pages in flight.frees:
             self.pool.free(pages)
-        for request in [request for request in self.leaving if not self._is_in_flight(request)]:
-            self._holdings.leave(request, keep=self.leaving.pop(request))
+        self.endings.settle()
         return outputs
 
     def _commit(self, step: Step, sampled: Sampled) -> list[TokenOutput]:
@@ -200,8 +199,8 @@ class Scheduler:
         self.counters.steps += 1
         self.counters.computed += len(step.batch.input_ids)
         landed = Landed.of(step, sampled)
-        if self.leaving:
-            landed = landed.without([request.row for request in self.leaving])
+        if self.endings.leaving:
+            landed = landed.without([request.row for request in self.endings.leaving])
             self.counters.surplus += len(step.batch.input_ids) - landed.num_computed
         table.num_computed[landed.rows] += landed.certain
         unsound = landed.unsound()
@@ -221,22 +220,12 @@ class Scheduler:
             request = table.request(int(landed.sampling_rows[i]))
             if i in errors:
                 output = TokenOutput(request.rid, None, error=errors[i])
-                new[last] = self._end(request, "error", output, keep=i not in unsound)
+                new[last] = self.endings.end(request, "error", output, keep=i not in unsound)
             else:
-                new[last] = self._end(request, "stop" if appended.stopped[i] else "length", new[last])
+                new[last] = self.endings.end(request, "stop" if appended.stopped[i] else "length", new[last])
         if self._constraints is not None and table.constraints:
             self._constraints.follow(table.constraints, appended.rows, new)
-        return outputs + new + [self._end_unsound(row) for row in landed.unsound_chunks.tolist()]
-
-    def _end_unsound(self, row: int) -> TokenOutput:
-        request = self.table.request(row)
-        return self._end(request, "error", TokenOutput(request.rid, None, error=_NO_NUMBERS), keep=False)
-
-    def _still_runs(self, rows: Int64Array) -> NDArray[np.bool_]:
-        return ~np.isin(rows, [request.row for request in self.leaving])
-
-    def _is_in_flight(self, request: Request) -> bool:
-        return any(flight.has(request.row) for flight in self.flights)
+        return outputs + new + [self.endings.fail(row, _NO_NUMBERS) for row in landed.unsound_chunks.tolist()]
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What running requests compute next: rows, their tokens (one or more), the pages that they lack for them."""
@@ -263,7 +252,8 @@ class Scheduler:
     def _preempt_until_it_fits(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Preempt requests until the others' next step finds its pages."""
         while True:
-            self._preempt(choose_victim(self.table))
+            self.counters.preemptions += 1
+            self.endings.preempt(choose_victim(self.table))
             rows, extend, missing = self._next_extends()
             if missing.sum() <= self._holdings.num_available:
                 return rows, extend, missing
@@ -290,53 +280,3 @@ class Scheduler:
                 self.counters.cached += request.start
             budget -= request.num_tokens - request.start
         return admitted
-
-    def _preempt(self, request: Request) -> None:
-        """Set a request back that is in no step in flight."""
-        self.counters.preemptions += 1
-        row = request.row
-        self._account(request)
-        request.token_ids = self.table.tokens[row, : self.table.num_tokens[row]].tobytes()
-        request.tokens_when_preempted = request.num_missing = request.num_tokens
-        self.table.retire(request)
-        self._holdings.leave(request, keep=True, ended=False)
-        self.waiting.put_back(request)
-
-    def _end(
-        self, request: Request, reason: FinishReason, last: TokenOutput, *, keep: bool = True
-    ) -> TokenOutput:
-        """Run a request no longer; what it holds goes as soon as no step in flight uses it.
-
-        Returns `last`, its last output, with how it ended.
-        """
-        row = request.row
-        self._account(request)
-        output = self._finish(request, reason, last, int(self.table.num_tokens[row]))
-        self.table.retire(request)
-        if self._is_in_flight(request):
-            self.leaving[request] = keep
-        else:
-            self._holdings.leave(request, keep=keep)
-        return output
-
-    def _account(self, request: Request) -> None:
-        """Book what a run that ends now has computed."""
-        row = request.row
-        num_new = int(self.table.num_tokens[row]) - request.num_tokens
-        self.waiting.shares.charge(request.tenant, num_new)
-        request.account_run(int(self.table.num_computed[row]))
-
-    def _fail(self, step: Step, error: Exception) -> list[TokenOutput]:
-        text = f"the model's forward pass failed: {type(error).__name__}: {error}"
-        requests = [self.table.request(row) for row in step.rows[self._still_runs(step.rows)].tolist()]
-        return [
-            self._end(request, "error", TokenOutput(request.rid, None, error=text), keep=False)
-            for request in requests
-        ]
-
-    def _finish(
-        self, request: Request, reason: FinishReason, last: TokenOutput, num_tokens: int
-    ) -> TokenOutput:
-        del self.arrivals.limits[request.rid]
-        self.waiting.shares.close(request.tenant)
-        return request.finished(reason, last, num_tokens)

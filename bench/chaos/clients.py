@@ -208,5 +208,5 @@ def error_of(response: httpx.Response) -> str:
 
 
 def _request(content: bytes) -> bytes:
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content

@@ -1,6 +1,7 @@
 """What the decoder-only families share: attention, MLP, the usual layer, and the model around the layers."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,8 +19,24 @@ _GATES: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class LayerNorms:
+    """Of what goes into attention and MLP, and, where a family has them, of what comes out."""
+
+    before_attention: RMSNorm
+    before_mlp: RMSNorm
+    after_attention: RMSNorm | None = None
+    after_mlp: RMSNorm | None = None
+
+
 class Layer(Protocol):
     """`[T, hidden_size]` to the same. cos and sin: from RotaryEmbedding."""
+
+    attention: "Attention"
+    mlp: "GatedMLP"
+
+    @property
+    def norms(self) -> LayerNorms: ...
 
     def __call__(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: AttentionBackend
@@ -109,6 +126,10 @@ class PreNormLayer:
         self.mlp_norm = load_norm(config, weights, f"{prefix}.post_attention_layernorm")
         self.mlp = mlp
 
+    @property
+    def norms(self) -> LayerNorms:
+        return LayerNorms(self.attention_norm, self.mlp_norm)
+
     def __call__(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: AttentionBackend
     ) -> torch.Tensor:
@@ -138,30 +159,30 @@ class Decoder:
         self.config = config
         table = (config.vocab_size, config.hidden_size)
         self.embedding = Embedding(weights.take("model.embed_tokens.weight", table))
-        self._embedding_scale: torch.Tensor | None = None
+        self.embedding_scale: torch.Tensor | None = None
         if embedding_scale is not None:
             # Rounded to the model's dtype, as in training.
-            self._embedding_scale = torch.tensor(
+            self.embedding_scale = torch.tensor(
                 embedding_scale, dtype=self.embedding.weight.dtype, device=self.embedding.weight.device
             )
         self.layers = [make_layer(config, weights, layer) for layer in range(config.num_layers)]
         self.norm = load_norm(config, weights, "model.norm", norm)
         tied = config.tie_word_embeddings
         self.head = self.embedding.weight if tied else weights.take("lm_head.weight", table)
-        self._rope = RotaryEmbedding(config.rope, config.max_position_embeddings, device)
-        self._local_rope: RotaryEmbedding | None = None
+        self.rope = RotaryEmbedding(config.rope, config.max_position_embeddings, device)
+        self.local_rope: RotaryEmbedding | None = None
         if config.local_rope is not None:
-            self._local_rope = RotaryEmbedding(config.local_rope, config.max_position_embeddings, device)
+            self.local_rope = RotaryEmbedding(config.local_rope, config.max_position_embeddings, device)
         weights.finish(ignored=["lm_head.weight"] if tied else [])
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionBackend
     ) -> torch.Tensor:
         x = self.embedding(input_ids)
-        if self._embedding_scale is not None:
-            x = x * self._embedding_scale
-        everywhere = self._rope(positions)
-        local = everywhere if self._local_rope is None else self._local_rope(positions)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+        everywhere = self.rope(positions)
+        local = everywhere if self.local_rope is None else self.local_rope(positions)
         for index, layer in enumerate(self.layers):
             cos, sin = everywhere if self.config.window(index) is None else local
             x = layer(x, cos, sin, attention)

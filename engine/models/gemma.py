@@ -5,7 +5,7 @@ import torch
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.config import ModelConfig
 from deeproot.engine.layers import OffsetRMSNorm
-from deeproot.engine.models.decoder import Attention, Decoder, GatedMLP, LayerMaker, load_norm
+from deeproot.engine.models.decoder import Attention, Decoder, GatedMLP, LayerMaker, LayerNorms, load_norm
 from deeproot.engine.weights import WeightSource
 
 
@@ -25,6 +25,10 @@ class GemmaLayer:
                 "post_feedforward_layernorm",
             )
         )
+
+    @property
+    def norms(self) -> LayerNorms:
+        return LayerNorms(self.before_attention, self.before_mlp, self.after_attention, self.after_mlp)
 
     def __call__(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: AttentionBackend

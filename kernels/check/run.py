@@ -16,6 +16,7 @@ from typing import Any
 
 from deeproot.kernels.check import cases as shipped
 from deeproot.kernels.check import compiled, verdict
+from deeproot.kernels.home import home_folder
 from deeproot.kernels.launch import TRITON_VERSION
 
 BUDGETS = Path(__file__).resolve().parent.parent / "budgets.json"
@@ -24,16 +25,14 @@ HEADER = "| kernel | warps | regs | spills | shared KiB | matrix | loads TMA/128
 
 def default_cache() -> Path:
     """The folder of what is compiled already, under the project's home for downloads and caches."""
-    home = Path(os.environ.get("DEEPROOT_HOME") or Path.home() / ".cache" / "deeproot")
-    return home / "kernel_check"
+    return home_folder() / "kernel_check"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the checks; the exit status."""
     parser = argparse.ArgumentParser(prog="kernel_check", description=__doc__)
-    home = Path(os.environ.get("DEEPROOT_HOME") or Path.home() / ".cache" / "deeproot")
     parser.add_argument(
-        "--cache", type=Path, default=home / "kernel_check", help="folder of what is compiled already"
+        "--cache", type=Path, default=default_cache(), help="folder of what is compiled already"
     )
     parser.add_argument(
         "--only", default="", help="a regular expression: check only the cases whose name holds it"

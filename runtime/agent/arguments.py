@@ -28,7 +28,8 @@ class Read(Arguments):
 
 
 class Search(Arguments):
-    """Find lines in the workspace's text files by a regular expression."""
+    """Find lines in the workspace's text files by a regular expression. Folders of version control, of installed packages
+    and of caches are left out."""
 
     pattern: str = Field(description="Python regular expression, searched in each line", min_length=1)
     path: str = Field(".", description="folder or file to search")
@@ -52,7 +53,8 @@ class Patch(Arguments):
 
 
 class Run(Arguments):
-    """Run a shell command in the workspace's folder. No input, no network; what it starts ends with it."""
+    """Run a shell command in the workspace's folder. No input, and no network unless the user allowed it; what it starts
+    ends with it."""
 
     command: str = Field(description="for bash", min_length=1)
     timeout_s: float | None = Field(None, gt=0, description="shorter time limit, in seconds")
@@ -77,7 +79,7 @@ def schemas(names: Collection[str]) -> list[dict[str, Any]]:
             "type": "function",
             "function": {
                 "name": name,
-                "description": (TOOLS[name].__doc__ or "").strip(),
+                "description": " ".join((TOOLS[name].__doc__ or "").split()),
                 "parameters": _without_titles(TOOLS[name].model_json_schema()),
             },
         }

@@ -170,6 +170,9 @@ async def _settings(args: argparse.Namespace, jail: Jail, server: Server, with_r
         tools=tools,
         tokenizer=os.path.abspath(args.tokenizer) if exact else None,
         chat_template=os.path.abspath(args.chat_template) if args.chat_template is not None else None,
+        status=args.status,
+        time_budget_s=args.time_budget,
+        skills=os.path.abspath(args.skills) if args.skills is not None else None,
     )
 
 

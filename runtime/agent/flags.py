@@ -76,6 +76,17 @@ def _add_context(group: Any) -> None:
     group.add_argument(
         "--chat-template", type=Path, metavar="FILE", help="the model's (default: a plain one)"
     )
+    group.add_argument(
+        "--status",
+        action="store_true",
+        help="say counts of calls, the model's own list and its time at the end of each prompt",
+    )
+    group.add_argument(
+        "--time-budget", type=number(1), metavar="SECONDS", help="with --status, the time that there is"
+    )
+    group.add_argument(
+        "--skills", type=Path, metavar="DIR", help="folder of skills, each a folder with a SKILL.md"
+    )
     group.add_argument("--price", type=number(0), metavar="DOLLARS", help="of a million input tokens")
     group.add_argument("--price-cached", type=number(0), metavar="DOLLARS", help="of a million cached ones")
     group.add_argument("--price-output", type=number(0), metavar="DOLLARS", help="of a million output ones")

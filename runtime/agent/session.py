@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deeproot.runtime.agent.arguments import sendable
-from deeproot.runtime.agent.outcome import Outcome, outcome_of, reading_of, result_event
+from deeproot.runtime.agent.host_tools import HostTools
+from deeproot.runtime.agent.outcome import Outcome, outcome_of, reading_of
 from deeproot.runtime.agent.repeats import repeated
 from deeproot.runtime.agent.stream import BrokenReplyError, Call, End, ModelError, Server, Text, Usage
 from deeproot.runtime.agent.supervisor import Batch, CallWatcher, Supervisor
@@ -28,6 +29,7 @@ from deeproot.runtime.context.invalidation.entities import diag_entity, file_ent
 from deeproot.runtime.context.invalidation.invalidator import Invalidator, Reading
 from deeproot.runtime.context.invalidation.look import look
 from deeproot.runtime.context.invalidation.settle import Settler
+from deeproot.runtime.context.status.bar import StatusBar
 from deeproot.runtime.context.working_set import Context
 
 ANSWERED, TURNS = "answered", "turns"
@@ -82,8 +84,12 @@ class Session:
         server: Server,
         options: Options,
         watcher: Watcher,
+        host_tools: HostTools,
+        status: StatusBar | None = None,
     ) -> None:
         self._log = log
+        self._host_tools = host_tools
+        self._status = status
         self._known = known
         self._compactor = compactor
         self._settler = settler
@@ -159,6 +165,8 @@ class Session:
 
     async def _stage(self) -> Context:
         """What the model is to see next."""
+        if self._status is not None:
+            self._status.update()
         outcome = await self._compactor.make_room(self._log)
         if outcome.status is not Status.FITS:
             self._watcher.noted(f"compaction: {outcome.message}")
@@ -179,7 +187,7 @@ class Session:
                 needed = set()
             elif event.kind is EventKind.TOOL_RESULT:
                 needed.update(map(str, (event.data.get("facts") or {}).get("needs", ())))
-            elif event.data.get("part") == "usage":
+            elif event.data.get("part") == "usage" and "cached_tokens" in event.data:
                 cached.append(int(event.data["cached_tokens"]))
         return needed, len(cached) > 1 and not any(cached[-2:])
 
@@ -207,7 +215,7 @@ class Session:
         """Wait for the calls, and log their results in order."""
         made = await batch.finish()
         lines = [*repeated(self._log, message.calls), *notices]
-        events = [result_event(call, outcome) for call, outcome in made]
+        events = self._host_tools.events(made)
         logged, outcome = await self._compactor.extend(
             self._log, [*events, *([notice_event(lines)] if lines else [])]
         )
@@ -215,7 +223,7 @@ class Session:
             self._watcher.noted(f"compaction: {outcome.message}")
         for line in lines:
             self._watcher.noted(line.strip("[]"))
-        self._settle(logged[: len(made)])
+        self._settle([event for event in logged if event.kind is EventKind.TOOL_RESULT])
 
     def _settle(self, results: Sequence[Event]) -> None:
         """Bind results to their sources, and say what was written; what is done already is not done again."""

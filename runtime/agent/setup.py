@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from deeproot.runtime.agent.arguments import schemas
 from deeproot.runtime.agent.file_tools import MOST_BYTES
+from deeproot.runtime.agent.host_tools import HostTools
 from deeproot.runtime.agent.jail import Jail, JailError
 from deeproot.runtime.agent.running import Running
 from deeproot.runtime.agent.session import WAITS_S, Options, Session, Watcher
@@ -22,12 +23,19 @@ from deeproot.runtime.context import record
 from deeproot.runtime.context.checkpoint.files import Workspace
 from deeproot.runtime.context.compaction.compactor import Compactor
 from deeproot.runtime.context.compaction.strategies import strategies
+from deeproot.runtime.context.cost_oracle import CostOracle
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.invalidation.entities import Version
 from deeproot.runtime.context.invalidation.invalidator import Invalidator
 from deeproot.runtime.context.invalidation.settle import Settler
 from deeproot.runtime.context.measure.replay import PLAIN_TEMPLATE, RoughTokenizer
 from deeproot.runtime.context.prefix_cost import Prices
+from deeproot.runtime.context.skills import use
+from deeproot.runtime.context.skills.skill import Skill, SkillError, catalogue, load_skills
+from deeproot.runtime.context.status.bar import StatusBar
+from deeproot.runtime.context.status.techniques import Techniques
+from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
+from deeproot.runtime.context.status.todo import TODO_TOOLS
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenizer import TokenizerError, TokenizersAdapter
@@ -60,6 +68,12 @@ class Settings:
     tools: tuple[str, ...] = _ALL_TOOLS
     tokenizer: str | None = None
     chat_template: str | None = None
+    status: bool = False
+    """Counts of calls and the model's own list at the end of each prompt."""
+    time_budget_s: float | None = None
+    """With `status`, the time that there is."""
+    skills: str | None = None
+    """A folder with skills."""
 
     @classmethod
     def of(cls, log: EventLog) -> "Settings":
@@ -80,9 +94,14 @@ def begin(
     kept = asdict(settings)
     log.extend([run_event({**kept, "tools": list(settings.tools)})])
     record.policy(log, policy)
+    skills = skills_of(settings)
+    for more in (catalogue(skills) if skills else "", MANUAL if settings.status else ""):
+        if more:
+            record.policy(log, more)
     for text in constraints:
         record.constraint(log, text)
-    record.tools(log, schemas(settings.tools))
+    host_tools = [*([use.SKILL_TOOL] if skills else []), *(TODO_TOOLS if settings.status else ())]
+    record.tools(log, [*schemas(settings.tools), *host_tools])
     record.user(log, task)
 
 
@@ -107,20 +126,25 @@ def build(
     watcher: Watcher,
     max_turns: int = 50,
     prices: Prices | None = None,
+    oracle: CostOracle | None = None,
     waits_s: Sequence[float] = WAITS_S,
 ) -> Session:
-    """The session of a log that `begin` began. Raises SetupError if the tokenizer or the template cannot be read."""
+    """The session of a log that `begin` began. `oracle`: what rewriting a prompt costs (None: tokens are counted, and the
+    server is taken to hold the last prompt). Raises SetupError if the tokenizer or the template cannot be read."""
     working_set = make_working_set(settings)
     known = Invalidator(log)
     running = Running(shell, jail, known) if shell is not None else None
     tools = tuple(name for name in settings.tools if name != "run" or running is not None)
+    host_tools = HostTools(log, skills_of(settings), keeps_list=settings.status)
     strategy = strategies(Workspace(jail.root))[settings.compaction]
     return Session(
         log,
         known=known,
         compactor=Compactor(working_set, budget=settings.budget, strategy=strategy),
-        settler=Settler(working_set, root=jail.root, prices=prices, read=jailed_reader(jail)),
-        supervisor=Supervisor(log, known, jail, running, tools, watcher),
+        settler=Settler(working_set, root=jail.root, prices=prices, oracle=oracle, read=jailed_reader(jail)),
+        supervisor=Supervisor(log, known, jail, running, tools, watcher, host_tools.names),
+        host_tools=host_tools,
+        status=_status(log, settings),
         server=server,
         options=Options({"model": settings.model, **settings.request}, max_turns, waits_s),
         watcher=watcher,
@@ -137,7 +161,36 @@ def make_working_set(settings: Settings) -> WorkingSet:
         template = ChatTemplate(source)
     except (OSError, UnicodeDecodeError, TemplateError) as error:
         raise SetupError(f"--chat-template {settings.chat_template}: {error}") from None
-    return WorkingSet(policy=ThreeZones(settings.budget), tokenizer=tokenizer, template=template)
+    return WorkingSet(
+        policy=ThreeZones(settings.budget),
+        tokenizer=tokenizer,
+        template=template,
+        techniques=_techniques(settings),
+    )
+
+
+def skills_of(settings: Settings) -> tuple[Skill, ...]:
+    """Raises SetupError if one is not written as it must be."""
+    if settings.skills is None:
+        return ()
+    try:
+        return load_skills(settings.skills)
+    except (SkillError, OSError) as error:
+        raise SetupError(f"--skills {error}") from None
+
+
+def _techniques(settings: Settings) -> Techniques:
+    return Techniques(call_counter=settings.status, todo=settings.status)
+
+
+def _time_sense(settings: Settings) -> TimeSense | None:
+    return TimeSense(settings.time_budget_s) if settings.status else None
+
+
+def _status(log: EventLog, settings: Settings) -> StatusBar | None:
+    if not settings.status:
+        return None
+    return StatusBar(log, techniques=_techniques(settings), time_sense=_time_sense(settings))
 
 
 def jailed_reader(jail: Jail) -> Callable[[str], tuple[bytes, Version]]:

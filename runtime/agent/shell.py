@@ -195,19 +195,24 @@ class _Kept:
 
 
 def programs(root: str) -> list[str]:
-    """Folders that programs on PATH need: theirs, and the installation around a `bin`, unless that is a home or holds the
-    workspace."""
+    """Folders that programs on PATH need: theirs, and the installation around a `bin`. Neither counts that is a home or the
+    workspace, or holds one."""
     found = []
-    homes = (os.path.realpath(Path.home()), os.path.realpath(root))
-    folders = [
-        folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isdir(folder)
-    ]
-    for folder in [*folders, os.path.join(sys.base_prefix, "bin")]:
+    kept = [os.path.realpath(Path.home()), os.path.realpath(root)]
+    for folder in [
+        *os.environ.get("PATH", os.defpath).split(os.pathsep),
+        os.path.join(sys.base_prefix, "bin"),
+    ]:
         real = os.path.realpath(folder)
         around = os.path.dirname(real) if os.path.basename(real) in ("bin", "sbin") else real
-        too_much = any(home == around or home.startswith(around.rstrip("/") + "/") for home in homes)
-        found.append(real if too_much else around)
+        fitting = [path for path in (around, real) if not any(_holds(path, home) for home in kept)]
+        if folder and os.path.isdir(real) and fitting:
+            found.append(fitting[0])
     return list(dict.fromkeys(found))
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 async def probe(*, network: bool = False) -> tuple[frozenset[str], tuple[str, ...]]:

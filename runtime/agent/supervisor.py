@@ -57,14 +57,16 @@ class Supervisor:
         running: Running | None,
         tools: tuple[str, ...],
         watcher: CallWatcher,
+        host_tools: tuple[str, ...] = (),
     ) -> None:
-        """`running` None: `run` is not among `tools`."""
+        """`running` None: `run` is not among `tools`. `host_tools`: calls of these are answered elsewhere."""
         self._log = log
         self._known = known
         self._jail = jail
         self._running = running
         self._tools = tools
         self._watcher = watcher
+        self._host_tools = host_tools
 
     def batch(self, turn: int, before: Progress | None = None) -> "Batch":
         """The calls of message number `turn`. `before`: what a log already says of them."""
@@ -82,6 +84,8 @@ class Supervisor:
     async def _make(self, batch: "Batch", call: Call, message: Message) -> Outcome:
         if call.id in batch.before.ended:
             return outcome_of(self._log, batch.before.ended[call.id])
+        if call.name in self._host_tools:
+            return Outcome("")  # answered from the log, when it is their turn there
         arguments = parse(call, self._tools)
         match arguments:
             case Read():

@@ -57,19 +57,23 @@ class Progress:
 def read_progress(log: EventLog) -> Progress:
     """Read a log to its end."""
     at = Progress()
+    newest: Event | None = None
     for event in log.read():
         match event.kind:
             case EventKind.ASSISTANT:
                 at.turns += 1
-                at.seq, at.message, at.cut, at.end = event.seq, _message_of(log, event), False, ""
+                newest = event
+                at.seq, at.message, at.cut, at.end = event.seq, None, False, ""
                 at.results = {}
-                at.ids.update(call.id for call in at.message.calls)
+                at.ids.update(calls_of(event))
             case EventKind.TOOL_RESULT if event.call_id is not None:
                 at.results[event.call_id] = event
             case EventKind.INSTRUCTION if event.data.get("role") == "user":
                 at.end = ""
             case EventKind.STATE_CHANGE:
                 _take_state(at, event)
+    if newest is not None and not at.cut:
+        at.message = _message_of(log, newest)
     return at
 
 
@@ -115,7 +119,7 @@ def message_events(message: Message, usage: Usage | None, ttft_s: float | None) 
     if usage is not None:
         counted = record.usage_event(
             prompt_tokens=usage.prompt,
-            cached_tokens=usage.cached or 0,
+            cached_tokens=usage.cached,
             output_tokens=usage.output,
             ttft_s=ttft_s,
         )

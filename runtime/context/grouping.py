@@ -8,7 +8,9 @@ from deeproot.runtime.context.items import Item
 _ROOT_PARTS = ("policy", "constraint", "tools", "demo", "task")
 _AT_THE_TAIL = ("state", "status")
 """Shown once, the newest, wherever they were logged."""
-_ORDER = {"assistant": 0, "observation": 1, "diagnostic": 2, "artifact": 3, "state": 4}
+_ORDER = {"assistant": 0, "observation": 1}
+_LATER = 2
+"""Whatever else a turn has comes behind its results, as it was logged: what is logged later never stands before it."""
 
 
 class Group:
@@ -75,7 +77,7 @@ def turn_groups(items: Sequence[Item]) -> list[Group]:
             by_call[call_id] = len(groups) - 1
     for group in groups:
         if len(group.items) > 2:
-            group.items = _in_order(group.items)
+            group.items = in_order(group.items)
     return groups
 
 
@@ -94,11 +96,11 @@ def _merge(groups: list[Group], home: int, by_call: dict[str, int]) -> None:
         by_call[call_id] = min(index, home) if index > home else index
 
 
-def _in_order(items: list[Item]) -> list[Item]:
-    """Results behind the message that called, and nothing between a call and its results."""
+def in_order(items: list[Item]) -> list[Item]:
+    """One turn's items: results behind the message that called, nothing between a call and its results, then the rest."""
     if len([item for item in items if item.part == "assistant"]) != 1:
         return _interleaved(items)
-    return sorted(items, key=lambda item: (_ORDER.get(item.part, 5), item.seq))
+    return sorted(items, key=lambda item: (_ORDER.get(item.part, _LATER), item.seq))
 
 
 def _interleaved(items: list[Item]) -> list[Item]:
@@ -110,6 +112,6 @@ def _interleaved(items: list[Item]) -> list[Item]:
 
     def rank(item: Item) -> tuple[int, int, int]:
         anchor = home.get(item.call_id or "", item.seq) if item.part != "assistant" else item.seq
-        return (anchor, _ORDER.get(item.part, 5) if anchor != item.seq else 0, item.seq)
+        return (anchor, _ORDER.get(item.part, _LATER) if anchor != item.seq else 0, item.seq)
 
     return sorted(items, key=rank)

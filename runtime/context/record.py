@@ -126,12 +126,14 @@ def usage(
 
 
 def usage_event(
-    *, prompt_tokens: int, cached_tokens: int, output_tokens: int, ttft_s: float | None = None
+    *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int, ttft_s: float | None = None
 ) -> NewEvent:
-    """What `usage` appends."""
-    if not 0 <= cached_tokens <= prompt_tokens or output_tokens < 0:
+    """What `usage` appends. `cached_tokens` None: the server does not say."""
+    if not 0 <= (cached_tokens or 0) <= prompt_tokens or output_tokens < 0:
         raise EventLogError(
             f"usage of {prompt_tokens} prompt, {cached_tokens} cached, {output_tokens} output tokens cannot be"
         )
-    data = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "output_tokens": output_tokens}
+    data = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    if cached_tokens is not None:
+        data["cached_tokens"] = cached_tokens
     return NewEvent(EventKind.STATE_CHANGE, data={"part": "usage", **data, "ttft_s": ttft_s})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from deeproot.runtime.context.budget import Budget
 from deeproot.runtime.context.frozen_tools import frozen_tools
-from deeproot.runtime.context.grouping import Group, turn_groups
+from deeproot.runtime.context.grouping import Group, in_order, turn_groups
 from deeproot.runtime.context.host_items import archived_pointer, reminder
 from deeproot.runtime.context.items import Drop, Item, Placement, Plan, PlanContext
 from deeproot.runtime.context.policies import as_budget, dropped, place_lost_status, place_root, place_status
@@ -142,12 +142,10 @@ class _Fold:
     def leaf(self) -> list[Placement]:
         placed = []
         for group in self._groups[self._settled :]:
-            placed += [
-                Placement(item, Zone.LEAF, "anchor" if item.anchor else "newest turns")
-                for item in group.items
-            ]
             fresh = [item for item, home in self._fresh.values() if home is group]
-            placed += [Placement(item, Zone.LEAF, "file in work, new version") for item in fresh]
+            for item in in_order([*group.items, *fresh]) if fresh else group.items:
+                why = "file in work, new version" if item.part == "artifact" else "newest turns"
+                placed.append(Placement(item, Zone.LEAF, "anchor" if item.anchor else why))
         return placed
 
     def drops(self) -> list[Drop]:

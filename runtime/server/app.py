@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import Depends, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from deeproot import __version__
 from deeproot.runtime.server import (
@@ -15,6 +16,7 @@ from deeproot.runtime.server import (
 )
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
+from deeproot.runtime.server.browsers import BrowserGuard
 from deeproot.runtime.server.cache_routes import PriceRequest, ProbeRequest
 from deeproot.runtime.server.errors import install_error_handlers
 from deeproot.runtime.server.messages_api import routes as messages_routes
@@ -62,6 +64,11 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(cache_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)
+    if state.options.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=state.options.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(BrowserGuard, options=state.options)
     return app
 
 

@@ -200,6 +200,7 @@ def _one_reply(
         choices=n,
         explaining=explaining,
         hinting=hinting,
+        traceparent=asker.traceparent,
     )
 
 

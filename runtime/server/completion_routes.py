@@ -140,6 +140,7 @@ def _prepare(
         choices=n,
         explaining=pending,
         hinting=hinting,
+        traceparent=asker.traceparent,
     )
     return job, echoes
 

@@ -41,6 +41,8 @@ class Asker:
     priority: int = 0
     session: bytes = b""
     """Empty: none is named."""
+    traceparent: str | None = None
+    """The header of that name."""
 
     def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
         """The request with what the engine has to know of who asks."""
@@ -67,6 +69,7 @@ def asker_of(request: Request, body: GenerationRequest) -> Asker:
         since,
         priority_of(request, body.priority),
         session_of(request, body),
+        request.headers.get("traceparent"),
     )
 
 

@@ -49,6 +49,8 @@ class Job:
     """Requests in a row that share a prompt, which is counted once."""
     explaining: Explaining | None = None
     hinting: Hinting | None = None
+    traceparent: str | None = None
+    """The request's header of that name: the trace that it belongs to."""
     applied_edits: tuple[AppliedEdit, ...] | None = None
     """What was cleared of the conversation; None if nothing was asked for."""
     _calls: dict[int, list[CallStart]] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Job:
         """
         index_of = {request.rid: i for i, request in enumerate(self.requests)}
         timer = _Timer(metrics, self.started)
+        trace = metrics.tracer.begin(self.endpoint, list(index_of), self.traceparent, self.started)
         metrics.count_continuation(self.tokens_saved)
         try:
             async with client.generate(self.requests) as outputs:
@@ -76,12 +79,15 @@ class Job:
                     pieces = []
                     for output in batch:
                         timer.note(output)
+                        if output.token_id is not None:
+                            trace.first_token()
                         pieces.append(self._read(index_of[output.rid], output, outputs))
                         self._hint(output.rid, pieces[-1], client)
                     yield pieces
             if self.explaining is not None:
                 await self.explaining.finish(metrics)
         finally:
+            trace.end([text.end for text in self.texts])
             duration = time.perf_counter() - self.started
             for text in self.texts:
                 metrics.count_request(self.endpoint, text.end.reason if text.end else "abort", duration)

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.explain.report import Explanation
+from deeproot.runtime.server.tracing import NoTracer, Tracer
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.stats import EngineStats
 
@@ -18,7 +19,9 @@ _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2,
 class Metrics:
     """Counters and histograms that the server feeds, and gauges read from the engine on each scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        """tracer: who hears of each request beside the counters."""
+        self.tracer = tracer or NoTracer()
         registry = CollectorRegistry()
         self._registry = registry
 

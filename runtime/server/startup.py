@@ -90,6 +90,13 @@ def log_end(last: TokenOutput, usage: Usage) -> None:
         usage.prompt,
         usage.cached,
         usage.output,
+        extra={
+            "fields": {
+                "rid": last.rid,
+                "finish_reason": last.finish_reason,
+                **{name: getattr(usage, name) for name in usage.__struct_fields__},
+            }
+        },
     )
 
 

@@ -18,6 +18,7 @@ from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
 from deeproot.runtime.server.shared_roots import SharedRoots
+from deeproot.runtime.server.tracing import OpenTelemetryTracer
 from deeproot.runtime.server.working_sets_api.service import WorkingSetService
 from deeproot.runtime.speech import Speech
 from deeproot.runtime.tool_pauses import ToolPauses
@@ -56,8 +57,11 @@ class ServerState:
     """Why no more requests are taken, once the server shuts down."""
 
     def __post_init__(self) -> None:
-        """Raises SetupError if a store cannot be opened."""
+        """Raises SetupError if a store cannot be opened, or traces are wanted and cannot be made."""
         self.limits = TenantLimits(self.options.limits)
+        endpoint = self.options.otlp_traces_endpoint
+        if endpoint is not None:
+            self.metrics = Metrics(OpenTelemetryTracer(endpoint, self.model_names[0]))
         path = self.options.response_store
         try:
             self.responses = ResponseArchive(path, self.options.response_store_bytes)
@@ -76,6 +80,7 @@ class ServerState:
     def close(self) -> None:
         """Write what is still to be written."""
         self.responses.close()
+        self.metrics.tracer.close()
         self.working_sets.close()
 
     def ready(self) -> Serving:

@@ -7,8 +7,9 @@ import torch
 import transformers
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from deeproot.engine.attention_choice import AttentionName
 from deeproot.engine.kv_pool import KVPool
-from deeproot.engine.loading import LoadFormat, load_model, make_attention
+from deeproot.engine.loading import LoadFormat, faster_model, load_model, make_attention
 from deeproot.engine.runner import Runner
 
 VOCAB = 96
@@ -90,14 +91,19 @@ def make_runner(
     max_model_len: int | None = None,
     dtype: str = "float32",
     load_format: LoadFormat = "auto",
+    attention: AttentionName = "torch",
 ) -> Runner:
-    """Our side of the same model, with a pool full of NaN outside the pages that are in use."""
+    """Our side of the same model, with a pool full of NaN outside the pages that are in use.
+
+    With the cpu backend and bfloat16 the model is the one that runs in C++.
+    """
     loaded = load_model(path, load_format, dtype, max_model_len=max_model_len)
     pool = KVPool(loaded.config.kv_layout(page_size, loaded.dtype), num_pages)
     for layer in range(loaded.config.num_layers):
         for tensor in pool.kv(layer):
             tensor.fill_(torch.nan)
-    return Runner(loaded.model, pool, make_attention(loaded.config, pool))
+    backend = make_attention(loaded.config, pool, attention)
+    return Runner(faster_model(loaded, backend), pool, backend)
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

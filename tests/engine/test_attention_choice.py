@@ -9,6 +9,7 @@ from deeproot.engine import attention_choice
 from deeproot.engine.attention_choice import AttentionError, AttentionNeeds, choose_attention, make_page_ops
 from deeproot.engine.kv_pool import FP8, KVLayout
 from deeproot.engine.page_ops_triton import TritonPageOps
+from deeproot.kernels.cpu import build
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -29,10 +30,44 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
 
 
-def test_on_a_cpu_torch_is_chosen_and_the_reason_names_what_was_not() -> None:
+def test_on_a_cpu_the_compiled_backend_is_chosen_and_the_reason_names_what_was_not() -> None:
+    choice = choose_attention("auto", needs())
+    assert choice.name == "cpu"
+    assert "not triton: there is no CUDA GPU" in choice.why
+
+
+def test_on_a_cpu_without_a_compiler_torch_is_chosen_and_the_reason_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
     choice = choose_attention("auto", needs())
     assert choice.name == "torch"
-    assert "not triton: there is no CUDA GPU" in choice.why
+    assert "not cpu: no C++ compiler was found (c++, g++, clang++): install g++ or clang" in choice.why
+    with pytest.raises(AttentionError, match="--attention-backend cpu: no C"):
+        choose_attention("cpu", needs())
+
+
+def test_on_a_cpu_without_vectors_the_compiled_backend_must_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    choice = choose_attention("auto", needs())
+    assert choice.name == "torch"
+    assert "not cpu: this CPU has neither AVX-512 nor AVX2" in choice.why
+    assert choose_attention("cpu", needs()).name == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (needs(CUDA), "it is for CPUs"),
+        (needs(kv_dtype=FP8), "use --kv-cache-dtype auto"),
+        (needs(head_dim=520), "heads of 520 are larger than 512"),
+    ],
+)
+def test_what_the_compiled_backend_cannot_do_is_said(wanted: AttentionNeeds, words: str) -> None:
+    with pytest.raises(AttentionError, match=f"--attention-backend cpu: .*{words}"):
+        choose_attention("cpu", wanted)
 
 
 def test_on_hopper_the_projects_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +136,7 @@ def test_flash_is_never_chosen_by_itself_and_refuses_what_it_cannot(monkeypatch:
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(AttentionError, match="'fast' is not known; known: auto, triton, torch, flash"):
+    with pytest.raises(AttentionError, match="'fast' is not known; known: auto, triton, cpu, torch, flash"):
         choose_attention("fast", needs())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SUFFIXES = (".py", ".cpp", ".h")
 FOLDERS = ("deeproot", "kernels", "engine", "scheduler", "runtime", "bench")
 
 
@@ -39,10 +40,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_source_file_is_in_the_wheel(wheel: Path) -> None:
-    files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path.relative_to(ROOT)
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in SUFFIXES
+    ]
     names = {str(path if path.parts[0] == "deeproot" else Path("deeproot") / path) for path in files}
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.endswith(".py")}
+        packed = {name for name in archive.namelist() if name.endswith(SUFFIXES)}
         assert "deeproot/py.typed" in archive.namelist()
         assert "deeproot/bench/report/page.html.jinja" in archive.namelist()
     assert packed == names

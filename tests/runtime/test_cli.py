@@ -10,6 +10,7 @@ import pytest
 
 from deeproot import __version__
 from deeproot.runtime.cli import build_parser, engine_options, main
+from deeproot.runtime.model_search import home_folder
 from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
 from deeproot.runtime.serve_flags import server_options
 
@@ -127,6 +128,8 @@ def test_doctor_and_a_model_that_cannot_be_used(capsys: pytest.CaptureFixture[st
 def test_doctor_looks_in_the_cache_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ) -> None:
+    # What is compiled already is used, wherever the home is.
+    (tmp_path / "cpu").symlink_to(home_folder() / "cpu")
     monkeypatch.setenv("DEEPROOT_HOME", str(tmp_path))
     assert main(["doctor"]) == 0
     assert "none found" in capsys.readouterr().out

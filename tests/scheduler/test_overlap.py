@@ -109,7 +109,7 @@ def test_an_abort_takes_effect_at_once_and_frees_when_the_step_in_flight_is_done
     assert output.usage is not None
     assert output.usage.output == len(said)
     check(scheduler)
-    assert scheduler.leaving, "its pages are free while a step writes them"
+    assert scheduler.endings.leaving, "its pages are free while a step writes them"
     assert scheduler.abort("one") is None
     scheduler.add(request("one", [1, 2, 3], 2))
     assert tokens(run(scheduler)["one"]) == alone([1, 2, 3], 2, 96)[0]

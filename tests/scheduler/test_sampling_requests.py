@@ -143,7 +143,7 @@ def test_a_preempted_prompt_is_scored_once(scheduler: Scheduler, reference: PreT
     prompt = np.random.default_rng(2).integers(0, VOCAB, 70).tolist()
     add(scheduler, "scored", prompt, prompt_logprobs=0, max_tokens=5)
     outputs = scheduler.step()
-    scheduler._preempt(scheduler.table.running()[0])
+    scheduler.endings.preempt(scheduler.table.running()[0])
     outputs += run(scheduler)["scored"]
     scored = [entry for output in outputs for entry in output.prompt_logprobs]
     assert [entry.token_id for entry in scored] == prompt[1:]
@@ -165,7 +165,7 @@ def test_draws_depend_on_seed_and_position_only(scheduler: Scheduler) -> None:
     for _ in range(9):
         outputs += scheduler.step()
     again = next(r for r in scheduler.table.running() if r.rid == "again")
-    scheduler._preempt(again)
+    scheduler.endings.preempt(again)
     rest = run(scheduler)
     said = tokens([o for o in outputs if o.rid == "again"]) + tokens(rest["again"])
     assert said == wanted

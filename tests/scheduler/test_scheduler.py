@@ -271,7 +271,7 @@ def test_whoever_waited_starts_when_the_other_is_gone(leader_ends: str) -> None:
     if leader_ends == "abort":
         scheduler.abort("first")
     elif leader_ends == "preempt":
-        scheduler._preempt(scheduler.table.running()[0])
+        scheduler.endings.preempt(scheduler.table.running()[0])
     scheduler.step()
     assert "second" in [r.rid for r in scheduler.table.running()]
     assert second.num_cached == (32 if leader_ends == "fail" else 40), (

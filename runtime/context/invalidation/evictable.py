@@ -30,7 +30,7 @@ class Callers:
         if state is not State.STALE or item.anchor:
             return ()
         if item.part == "artifact":
-            return (item.seq,)
+            return (item.seq,) if item.seq < self._newest else ()
         if item.part != "observation" or item.call_id is None:
             return ()
         callers = self._messages.get(item.call_id, [])

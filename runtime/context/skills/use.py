@@ -1,6 +1,6 @@
 """Using a skill: its body is appended to the log once, where it was chosen, and stays there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from deeproot.runtime.context.calls import arguments_of
@@ -45,6 +45,13 @@ def answer(log: EventLog, call_id: str, call: Mapping[str, Any], skills: Sequenc
 
     `call`: `{"name", "arguments"}`.
     """
+    return log.extend(answer_events(call_id, call, skills, used(log)))[0].seq
+
+
+def answer_events(
+    call_id: str, call: Mapping[str, Any], skills: Sequence[Skill], known: Collection[str]
+) -> list[NewEvent]:
+    """What `answer` appends. `known`: names of the skills whose bodies are there."""
     given = arguments_of(call)
     wanted = given.get("name") if isinstance(given, Mapping) else None
     by_name = {skill.name: skill for skill in skills}
@@ -53,13 +60,12 @@ def answer(log: EventLog, call_id: str, call: Mapping[str, Any], skills: Sequenc
     if skill is None:
         names = ", ".join(sorted(by_name)) or "there are none"
         words = f"error: there is no skill {wanted!r}; give one of: {names}"
-        return log.extend([NewEvent(EventKind.TOOL_RESULT, words, told, call_id, 1)])[0].seq
-    known = used(log).get(skill.name)
-    if known is not None:
+        return [NewEvent(EventKind.TOOL_RESULT, words, told, call_id, 1)]
+    if skill.name in known:
         words = f"The instructions of {skill.name} stand above already; they hold."
-        return log.extend([NewEvent(EventKind.TOOL_RESULT, words, told, call_id, 0)])[0].seq
+        return [NewEvent(EventKind.TOOL_RESULT, words, told, call_id, 0)]
     words = f"The instructions of {skill.name} follow."
-    return log.extend([NewEvent(EventKind.TOOL_RESULT, words, told, call_id, 0), _body(skill)])[0].seq
+    return [NewEvent(EventKind.TOOL_RESULT, words, told, call_id, 0), _body(skill)]
 
 
 def _body(skill: Skill) -> NewEvent:

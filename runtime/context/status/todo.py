@@ -74,17 +74,21 @@ def answer(log: EventLog, call_id: str, call: Mapping[str, Any], todo: Sequence[
 
     `call`: `{"name", "arguments"}`. `todo`: the list so far (`RunHistory.todo`).
     """
+    return log.extend(answer_events(call_id, call, todo))[0].seq
+
+
+def answer_events(call_id: str, call: Mapping[str, Any], todo: Sequence[Todo]) -> list[NewEvent]:
+    """What `answer` appends."""
     name = str(call.get("name", ""))
     told = {"role": "tool", "message": {"name": name}}
     try:
         new = changed(todo, name, arguments_of(call))
     except TodoError as error:
-        failed = NewEvent(EventKind.TOOL_RESULT, f"error: {error}", told, call_id, 1)
-        return log.extend([failed])[0].seq
+        return [NewEvent(EventKind.TOOL_RESULT, f"error: {error}", told, call_id, 1)]
     listed = json.dumps([[item.text, item.status] for item in new], ensure_ascii=False)
     said = ", ".join(f"{i} {item.status}" for i, item in enumerate(new, 1)) or "empty"
     result = NewEvent(EventKind.TOOL_RESULT, f"The list is now: {said}.", told, call_id, 0)
-    return log.extend([result, NewEvent(EventKind.STATE_CHANGE, listed, {"part": PART})])[0].seq
+    return [result, NewEvent(EventKind.STATE_CHANGE, listed, {"part": PART})]
 
 
 def read_todo(payload: str) -> tuple[Todo, ...]:

@@ -39,6 +39,8 @@ class Reply:
     first: Callable[[], None] = lambda: None
     """Called before anything is said."""
     usage: bool = True
+    cached: bool = True
+    """Whether the usage says how many tokens were cached."""
     finish: str = ""
     piece: int = 7
     """Characters of arguments in one chunk."""
@@ -135,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             }
         )
         if reply.usage:
-            details = {"prompt_tokens_details": {"cached_tokens": len(body) // 8}}
+            details = {"prompt_tokens_details": {"cached_tokens": len(body) // 8}} if reply.cached else {}
             usage = {"prompt_tokens": len(body) // 4, "completion_tokens": 10, **details}
             self._chunk({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")

@@ -1,6 +1,7 @@
 """The loop against a scripted model: what is started when, what the model is told, and what happens when things fail."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from deeproot.runtime.agent.stream import ModelError
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.measure.actions import read_run
 
-from .runs import Seen, run_session, run_task, settings_for
+from .killing import DyingLog, Killed
+from .runs import Seen, clock, run_session, run_task, settings_for
 from .scripted import Entry, Refusal, Reply, ScriptedServer, ToolCall, scripted_server
 
 
@@ -107,8 +109,8 @@ def test_a_call_starts_before_the_reply_ends(log: EventLog, workspace: Path) -> 
         ToolCall("read", {"path": "early.txt"}),
     ]
     server, seen, _ = go(log, workspace, Reply("", calls, between=wait_for_file), Reply("Done."))
-    assert met.is_set()
-    assert seen.order.index("-c0-0") < seen.order.index("replied")
+    assert met.is_set(), "the model would have waited in vain"
+    assert seen.order.index("+c0-0") < seen.order.index("replied")
     assert "\nx\n" in result_of(server, "c0-1")
 
 
@@ -410,3 +412,115 @@ def test_replies_that_are_too_long(log: EventLog, workspace: Path) -> None:
     assert not (workspace / "n").exists()
     assert end == ANSWERED
     assert "the answer was cut off at --max-tokens" in seen.notes
+
+
+SKILL = """---
+name: ports
+use_when: a port is changed
+not_when: a port is only read
+counter_examples:
+  - which port is it
+---
+Tell the user the old port too.
+"""
+
+
+def test_status_list_and_skills(log: EventLog, workspace: Path) -> None:
+    """Tools that the host answers: each result in its place, a skill's body once, the list and the counts at the end."""
+    folder = workspace.parent / "skills" / "ports"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(SKILL)
+    use = ToolCall("use_skill", {"name": "ports"})
+    script = [
+        Reply(
+            "",
+            [
+                use,
+                use,
+                ToolCall("rewrite_todo_list", {"items": ["look", "change"]}),
+                ToolCall("read", {"path": "a.py"}),
+            ],
+        ),
+        Reply(
+            "",
+            [
+                ToolCall("update_todo_status", {"number": 1, "status": "done"}),
+                ToolCall("use_skill", {"name": "x"}),
+            ],
+        ),
+        Reply("Done."),
+    ]
+    with scripted_server(*script, in_order=True) as server:
+        settings = settings_for(
+            workspace, server.url, status=True, time_budget_s=3600.0, skills=str(folder.parent)
+        )
+        begin(log, settings, "Change the port.")
+        assert asyncio.run(run_session(log, workspace, server.url)) == ANSWERED
+        again = asyncio.run(run_session(log, workspace, server.url))
+        assert (again, len(server.bodies)) == (ANSWERED, 3)
+    assert "- ports: " in said_to(server)[0]["content"]
+    assert "time budget" in said_to(server)[0]["content"]
+    names = [tool["function"]["name"] for tool in server.requests[0]["tools"]]
+    assert {"use_skill", "rewrite_todo_list", "update_todo_status", "read"} <= set(names)
+    second = said_to(server, 1)
+    assert [m["tool_call_id"] for m in second if m["role"] == "tool"] == ["c0-0", "c0-1", "c0-2", "c0-3"]
+    assert "stand above already" in result_of(server, "c0-1", 1)
+    assert str(second).count("Tell the user the old port too.") == 1
+    assert "[call 2 of use_skill]" in result_of(server, "c0-1", 1)
+    tail = str(second[-1]["content"])
+    assert "<agent_status>" in tail
+    for words in ("todo: 0 of 2 done", "read 1", "time budget"):
+        assert words in tail
+    assert "todo: 1 of 2 done" in str(said_to(server)[-1]["content"])
+    assert "there is no skill 'x'; give one of: ports" in result_of(server, "c1-1")
+
+
+@pytest.mark.parametrize("commit", range(1, 9))
+def test_with_a_status_a_run_goes_on_with_the_same_bytes(commit: int, tmp_path: Path) -> None:
+    """Killed at any commit, also between the status and the request."""
+    bodies = []
+    for stop in (0, commit):
+        workspace = tmp_path / str(stop) / "workspace"
+        workspace.mkdir(parents=True)
+        (workspace / "a.py").write_text("x = 1\n")
+        script = [
+            Reply("", [ToolCall("read", {"path": "a.py"})]),
+            Reply("", [ToolCall("read", {"path": "."})]),
+            Reply("Done."),
+        ]
+        with scripted_server(*script) as server:
+            with DyingLog.open(tmp_path / f"{stop}.db", clock=clock) as log:
+                begin(log, settings_for(workspace, server.url, status=True), "Do it.")
+                log.commits, log.at = 0, stop
+                with contextlib.suppress(Killed):
+                    asyncio.run(run_session(log, workspace, server.url))
+            with EventLog.open(tmp_path / f"{stop}.db", clock=clock) as again:
+                asyncio.run(run_session(again, workspace, server.url))
+            bodies.append(server.bodies[-1])
+    assert b"<agent_status>" in bodies[0]
+    assert bodies[0] == bodies[1]
+
+
+def test_a_server_that_does_not_say_what_it_cached(log: EventLog, workspace: Path) -> None:
+    """It is not taken for one that has cached nothing."""
+    go(log, workspace, Reply("", [ToolCall("read", {"path": "a.py"})], cached=False), Reply("Done."))
+    first, second = (event.data for event in log.read() if event.data.get("part") == "usage")
+    assert "cached_tokens" not in first
+    assert second["cached_tokens"] > 0
+
+
+def test_long_output_of_a_build_is_staged_as_its_errors(log: EventLog, workspace: Path) -> None:
+    (workspace / "build.py").write_text(
+        "for n in range(400): print(f'gcc -c -O2 -o out/part{n}.o src/part{n}.c')\n"
+        "print('src/nic.c:12:5: error: expected declaration or statement at end of input')\n"
+        "print('make: *** [Makefile:3: out/nic.o] Error 1')\n"
+        "raise SystemExit(2)\n"
+    )
+    build = Reply("", [ToolCall("run", {"command": "python3 build.py"})])
+    server, _, _ = go(log, workspace, build, Reply("Done."))
+    told = result_of(server, "c0-0")
+    assert "src/nic.c:12:5" in told
+    assert "expected declaration or statement" in told
+    assert "part200.o" not in told
+    (result,) = [event for event in log.read() if event.kind.value == "tool_result"]
+    assert b"part200.o" in log.payload(result), "the archive has all of it"

@@ -159,7 +159,10 @@ def test_programs_never_include_a_home_or_what_holds_the_workspace(
     for folder in ("bin", ".tool/bin", "work"):
         (home / folder).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("PATH", f"{home}/bin:{home}/.tool/bin:/usr/bin:{tmp_path}/missing")
+    places = f"{home}/bin:{home}/.tool/bin:/usr/bin:{tmp_path}/missing:{home}:/::{home}/work:."
+    monkeypatch.setenv("PATH", places)
+    monkeypatch.chdir(home)
     found = programs(str(home / "work"))
     assert found[:3] == [str(home / "bin"), str(home / ".tool"), "/usr"]
-    assert str(home) not in found
+    for never in (str(home), "/", str(home / "work"), str(tmp_path)):
+        assert never not in found

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deeproot.runtime.context import deferred, record
@@ -132,6 +132,7 @@ def act(log: EventLog, step: str, i: int, history: StatusBar) -> None:
         ]
     ),
 )
+@example(steps=["file", "state", "call"], mode=Mode.APPEND, way=("qwen2.5-instruct", Thinking.TEMPLATE))
 def test_every_call_extends_the_one_before(
     make_any_set: MakeSet, steps: list[str], mode: Mode, way: tuple[str, Thinking]
 ) -> None:

@@ -141,7 +141,7 @@ class InProcess:
     def post(self, path: str, body: bytes) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.post(path, content=body)
 
         return self.runner.run(send())

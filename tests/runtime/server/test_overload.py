@@ -157,7 +157,9 @@ def test_headers_that_make_no_sense_are_named(slow: RunningServer, name: str, va
 def test_a_body_that_does_not_come_is_not_waited_for(slow: RunningServer) -> None:
     port = int(slow.url.rsplit(":", 1)[1])
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+        )
         answer = connection.recv(4096)
     assert answer.startswith(b"HTTP/1.1 408")
 
@@ -209,7 +211,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_others_go_on(tiny_options: E
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.connect(("127.0.0.1", port))
-            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
             connection.sendall(head + body)
             assert (
                 httpx.post(server.url + CHAT, json=chat_body("y", max_tokens=5), timeout=60).status_code

@@ -1,0 +1,158 @@
+"""Steps of the engine on a CPU, without scheduler and server: the compiled backend beside torch's, in turn.
+
+    python -m deeproot.bench.cpu_steps --model MODEL
+
+Each round runs every step once with each backend; printed are the medians of the wall times, and beside them those of
+the CPU time of all threads, which says more on a machine that others use, too.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from deeproot.engine.attention_choice import AttentionName
+from deeproot.engine.batch import ForwardBatch, Int32Array, SamplingBatch
+from deeproot.engine.kv_pool import KVPool
+from deeproot.engine.loading import LoadFormat, faster_model, load_model, make_attention
+from deeproot.engine.runner import Runner
+
+PAGE_SIZE = 64
+CHUNK = 1024
+"""New tokens of a step at most, as the server has it by default."""
+BACKENDS: tuple[AttentionName, ...] = ("torch", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Sequences alike: `new` tokens each after `cached` ones, in steps of CHUNK."""
+
+    name: str
+    num_seqs: int
+    cached: int
+    new: int
+
+
+CASES = (
+    Case("decode, 1 stream at 130 tokens", 1, 129, 1),
+    Case("decode, 8 streams at 130 tokens", 8, 129, 1),
+    Case("decode, 1 stream at 6,000 tokens", 1, 5999, 1),
+    Case("prefill of 512 tokens", 1, 0, 512),
+    Case("prefill of 2,048 tokens", 1, 0, 2048),
+    Case("prefill of 6,000 tokens", 1, 0, 6000),
+    Case("50 tokens after 6,000 cached", 1, 6000, 50),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    wall_s: float
+    cpu_s: float
+
+
+def batch_of(case: Case, done: int, count: int, vocab_size: int) -> ForwardBatch:
+    """The step in which each sequence of a case computes `count` tokens after its first `done`."""
+    n, length = case.num_seqs, done + count
+    num_pages = -(-(case.cached + case.new) // PAGE_SIZE)
+    table = np.arange(n * num_pages, dtype=np.int32).reshape(n, num_pages)
+    positions = np.tile(np.arange(done, length, dtype=np.int64), n)
+    rows = np.repeat(np.arange(n), count)
+    ids: Int32Array = np.random.default_rng(done).integers(0, vocab_size, n * count).astype(np.int32)
+    floats = np.zeros(n, np.float32)
+    return ForwardBatch(
+        input_ids=ids,
+        positions=positions,
+        slot_mapping=table[rows, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE,
+        page_table=table,
+        cu_seqlens_q=np.arange(n + 1, dtype=np.int32) * count,
+        seq_lens=np.full(n, length, np.int32),
+        logits_indices=np.arange(1, n + 1, dtype=np.int64) * count - 1,
+        sampling=SamplingBatch(
+            floats,
+            np.zeros(n, np.int32),
+            floats + 1,
+            floats,
+            np.zeros(n, np.uint64),
+            np.full(n, length, np.int64),
+        ),
+    )
+
+
+def measure(runner: Runner, case: Case) -> Time:
+    """What one run of a case takes; what is cached already is whatever the pool holds."""
+    vocab_size = runner.model.config.vocab_size
+    starts = range(case.cached, case.cached + case.new, CHUNK)
+    batches = [
+        batch_of(case, start, min(CHUNK, case.cached + case.new - start), vocab_size) for start in starts
+    ]
+    wall, cpu = time.perf_counter(), time.process_time()
+    for batch in batches:
+        runner.forward(batch)
+    return Time(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def make_runner(model: Path, load_format: LoadFormat, backend: AttentionName, num_pages: int) -> Runner:
+    """A runner of the model with that backend, its pool full of zeros."""
+    loaded = load_model(model, load_format)
+    pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), num_pages)
+    pool.free(pool.alloc(num_pages))
+    attention = make_attention(loaded.config, pool, backend, loaded.dtype)
+    return Runner(faster_model(loaded, attention), pool, attention)
+
+
+def run(
+    make: Callable[[AttentionName, int], Runner], cases: tuple[Case, ...], rounds: int
+) -> dict[str, dict[str, list[Time]]]:
+    """Times by case and backend; one round more is run first and not counted."""
+    pages = max(case.num_seqs * -(-(case.cached + case.new) // PAGE_SIZE) for case in cases)
+    runners = {backend: make(backend, pages) for backend in BACKENDS}
+    times: dict[str, dict[str, list[Time]]] = {
+        case.name: {backend: [] for backend in runners} for case in cases
+    }
+    for i in range(rounds + 1):
+        for case in cases:
+            for backend, runner in runners.items():
+                taken = measure(runner, case)
+                if i:
+                    times[case.name][backend].append(taken)
+    return times
+
+
+def table(times: dict[str, dict[str, list[Time]]], cases: tuple[Case, ...]) -> list[str]:
+    """Markdown: medians in ms, and tokens a second by the wall."""
+    heads = [f"{backend} ms (CPU ms), tok/s" for backend in BACKENDS]
+    lines = [f"| step | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for case in cases:
+        cells = []
+        for backend in BACKENDS:
+            wall = statistics.median(t.wall_s for t in times[case.name][backend])
+            cpu = statistics.median(t.cpu_s for t in times[case.name][backend])
+            cells.append(f"{wall * 1e3:.1f} ({cpu * 1e3:.1f}), {case.num_seqs * case.new / wall:,.0f}")
+        lines.append(f"| {case.name} | {' | '.join(cells)} |")
+    return lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--longest", type=int, default=6050, help="leave out cases of more tokens")
+    args = parser.parse_args(argv)
+    cases = tuple(case for case in CASES if case.cached + case.new <= args.longest)
+
+    def make(backend: AttentionName, num_pages: int) -> Runner:
+        return make_runner(args.model, args.load_format, backend, num_pages)
+
+    times = run(make, cases, args.rounds)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
+    print("\n".join(table(times, cases)))
+
+
+if __name__ == "__main__":
+    main()

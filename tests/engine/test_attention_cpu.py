@@ -1,0 +1,137 @@
+"""The compiled backend in every form that this CPU can run, against attention written out in float64."""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.attention_check import PLAIN, Kind, MakeBackend, check
+from tests.engine.batches import Chunk, make_batch
+
+from deeproot.engine.attention_cpu import CpuAttention
+from deeproot.engine.kv_pool import KVLayout, KVPool
+from deeproot.kernels.cpu.build import abilities_here
+from deeproot.kernels.cpu.library import CpuLibrary, Matrix, Simd
+
+HERE = abilities_here()
+SIMD: list[Simd] = [
+    "plain",
+    *(["avx2"] if HERE.avx2 else []),
+    *(["avx512"] if HERE.avx512 else []),
+]  # type: ignore[list-item]
+MATRIX: list[Matrix] = ["none", *(["amx"] if HERE.amx else [])]  # type: ignore[list-item]
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+MIXED = [(40, 1), (0, 37), (30, 7), (0, 1), (16, 1), (299, 1), (520, 1), (250, 30)]
+"""Decodes with and without split keys, and chunks of less and more rows than AMX takes at a time."""
+
+
+def backend(simd: Simd | None = None, matrix: Matrix | None = None) -> MakeBackend:
+    library = CpuLibrary(simd=simd, matrix=matrix)
+
+    def make(pool: KVPool, kind: Kind, num_qo_heads: int) -> CpuAttention:
+        return CpuAttention(pool, num_qo_heads, library, kind.scale, kind.cap, [None, kind.window])
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("simd", "matrix"), product(SIMD, MATRIX))
+def test_every_form(simd: Simd, matrix: Matrix, dtype: torch.dtype) -> None:
+    make, tolerance = backend(simd, matrix), TOLERANCES[dtype]
+    check(MIXED, 3, 1, 16, 5, dtype, PLAIN, tolerance, make, head_dim=64)
+    check(MIXED, 3, 1, 16, 6, dtype, Kind(0.4, 1.5, 33), tolerance, make, head_dim=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 30) | st.just(1)), min_size=1, max_size=4),
+    group=st.integers(1, 9),
+    num_kv_heads=st.integers(1, 2),
+    page_size=st.sampled_from([1, 4, 16, 64, 128]),
+    head_dim=st.integers(1, 70),
+    seed=st.integers(0, 2**31),
+    dtype=st.sampled_from(list(TOLERANCES)),
+    form=st.tuples(st.sampled_from(SIMD), st.sampled_from(MATRIX)),
+    kind=st.builds(
+        Kind,
+        scale=st.none() | st.floats(0.1, 2.0),
+        cap=st.none() | st.floats(0.3, 5.0),
+        window=st.none() | st.integers(1, 320),
+    ),
+)
+def test_equals_brute_force(
+    lengths: list[tuple[int, int]],
+    group: int,
+    num_kv_heads: int,
+    page_size: int,
+    head_dim: int,
+    seed: int,
+    dtype: torch.dtype,
+    form: tuple[Simd, Matrix],
+    kind: Kind,
+) -> None:
+    make = backend(*form)
+    check(lengths, group, num_kv_heads, page_size, seed, dtype, kind, TOLERANCES[dtype], make, head_dim)
+
+
+@pytest.mark.parametrize("matrix", MATRIX)
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_around_the_edges_of_pages_and_steps(matrix: Matrix, edge: int) -> None:
+    lengths = [(127 + edge, 1), (255 + edge, 1), (0, 64 + edge), (64, 64 + edge), (100, 28 + edge)]
+    check(lengths, 2, 1, 64, 7, torch.bfloat16, PLAIN, 1e-2, backend(matrix=matrix), head_dim=32)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "num_new"), [("none", 1), ("none", 9), *(("amx", n) for n in (1, 9) if HERE.amx)]
+)
+def test_a_window_reads_only_its_pages(matrix: Matrix, num_new: int) -> None:
+    """Pages before the window may be overwritten by anything, NaN included."""
+    page_size, length, window, head_dim = 16, 200, 20, 32
+    pool = KVPool(KVLayout(1, 1, head_dim, page_size, torch.bfloat16), 13)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in pool.kv(0):
+        tensor.normal_(generator=generator)
+        tensor[: (length - num_new + 1 - window) // page_size] = torch.nan
+    attention = CpuAttention(pool, 2, CpuLibrary(matrix=matrix), windows=[window])
+    attention.plan(make_batch([Chunk([0] * length, length - num_new, list(range(13)))], page_size))
+    q = torch.randn(num_new, 2, head_dim, generator=generator).bfloat16()
+    k = torch.randn(num_new, 1, head_dim, generator=generator).bfloat16()
+    assert attention.run(0, q, k, k).isfinite().all()
+
+
+def test_a_decode_depends_on_nothing_beside_it() -> None:
+    """Bit by bit the same alone and in a batch, whatever it is split into."""
+    page_size, head_dim, lengths = 16, 64, [700, 3, 256, 257, 90]
+    pool = KVPool(KVLayout(1, 1, head_dim, page_size, torch.bfloat16), 100)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in pool.kv(0):
+        tensor.normal_(generator=generator)
+    pages = torch.arange(100).split([-(-n // page_size) for n in lengths] + [100 - 84])[:-1]
+    chunks = [Chunk([0] * n, n - 1, own.tolist()) for n, own in zip(lengths, pages, strict=True)]
+    q = torch.randn(5, 3, head_dim, generator=generator).bfloat16()
+    k = torch.randn(5, 1, head_dim, generator=generator).bfloat16()
+    attention = CpuAttention(pool, 3, CpuLibrary())
+    attention.plan(make_batch(chunks, page_size))
+    together = attention.run(0, q, k, k)
+    for i, chunk in enumerate(chunks):
+        attention.plan(make_batch([chunk], page_size))
+        one = slice(i, i + 1)
+        assert torch.equal(attention.run(0, q[one], k[one], k[one]), together[one])
+
+
+def test_large_scores_do_not_overflow() -> None:
+    pool = KVPool(KVLayout(1, 1, 32, 16, torch.float32), 3)
+    attention = CpuAttention(pool, 1, CpuLibrary())
+    attention.plan(make_batch([Chunk([0] * 40, 0, [0, 1, 2])], 16))
+    x = torch.randn(40, 1, 32, generator=torch.Generator().manual_seed(0)) * 1e3
+    out = attention.run(0, x, x, x)
+    # Each token's score with itself is by far its greatest.
+    assert torch.allclose(out, x)
+
+
+def test_run_before_plan_is_refused() -> None:
+    pool = KVPool(KVLayout(1, 1, 8, 16, torch.float32), 1)
+    q = torch.zeros(1, 1, 8)
+    with pytest.raises(RuntimeError, match="before plan"):
+        CpuAttention(pool, 1, CpuLibrary()).run(0, q, q, q)
