@@ -47,6 +47,8 @@ class Lease:
     """None: it is over."""
     pause: bool = False
     """Given for the time until its conversation goes on: whoever goes on ends it."""
+    holders: int = 1
+    """How many asked for it and did not `release` it."""
 
 
 @dataclass(slots=True)
@@ -90,25 +92,26 @@ class Leases:
             else:
                 self.drop(lease)
 
-    def place(self, new: Lease) -> bool:
+    def place(self, new: Lease) -> Lease | None:
         """Let a lease begin, on nodes of the tree that begin at its start and end where its node does.
 
-        One of the same owner, class and run is prolonged instead. False if the owner's limits leave it no room.
+        One of the same owner, class and run is prolonged instead. Returns the one that runs; None if the owner's limits
+        leave it no room.
         """
         assert new.node is not None
         seconds = min(new.seconds, self.limits.max_seconds)
         if seconds < _LEAST_S or new.node.parent is None or new.node.end <= new.start:
-            return False
+            return None
         new.seconds, new.end = seconds, self.now + seconds
         for old in new.node.leases:
             if (old.owner, old.rank, old.start, old.node) == (new.owner, new.rank, new.start, new.node):
                 old.seconds, old.pause = seconds, old.pause and new.pause
-                old.end = max(old.end, new.end)
-                return True
+                old.end, old.holders = max(old.end, new.end), old.holders + 1
+                return old
         account = self._accounts.setdefault(new.owner, _Account())
         if not self._make_room(account, new):
             self._tidy(new.owner, account)
-            return False
+            return None
         self._accounts[new.owner] = account  # making room may have emptied and dropped it
         self._num += 1
         account.leases.add(new)
@@ -117,7 +120,7 @@ class Leases:
             node.leases = (*node.leases, new)
             self._order.set_rank(node, max(node.rank, new.rank))
         self._push(new)
-        return True
+        return new
 
     def refresh(self, node: Node) -> None:
         """Count a use of all leases on the way to `node`."""
@@ -126,6 +129,12 @@ class Leases:
             for lease in step.leases:
                 lease.end = self.now + lease.seconds
             step = step.parent
+
+    def release(self, lease: Lease) -> None:
+        """One who asked for a lease needs it no longer."""
+        lease.holders -= 1
+        if lease.holders <= 0:
+            self.drop(lease)
 
     def drop(self, lease: Lease) -> None:
         """End a lease now; nothing if it is over."""

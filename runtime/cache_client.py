@@ -54,6 +54,10 @@ class CacheClient:
         """What `/v1/cache/price` says of sending `new` in the place of `old`. Raises CacheError."""
         return self.post("/v1/cache/price", {"old": source_of(old), "new": source_of(new), **prices})
 
+    def warm(self, prompt: Prompt, *, lease_s: float = 60.0, wait: bool = False) -> dict[str, Any]:
+        """Have a prompt computed while nobody else wants the engine. Raises CacheError."""
+        return self.post("/v1/cache/warm", {**source_of(prompt), "lease_s": lease_s, "wait": wait})
+
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a JSON body. Raises CacheError."""
         try:

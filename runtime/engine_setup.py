@@ -27,7 +27,6 @@ from deeproot.scheduler.constraints import Constraints
 from deeproot.scheduler.messages import AddRequest, SamplingParams
 from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.scheduler import Scheduler
-from deeproot.scheduler.stats import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -252,5 +251,5 @@ def _warm_up(scheduler: Scheduler) -> None:
     if errors:
         raise SetupError(f"the model failed on its first tokens: {errors[0]}")
     scheduler.pool.free(scheduler.cache.evict(scheduler.cache.num_pages))
-    scheduler.counters = Counters()
+    scheduler.counters.clear()
     scheduler.prefill_rate = PrefillRate()

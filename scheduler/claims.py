@@ -104,7 +104,7 @@ class Claims:
         leases = self._cache.leases
         leases.expire(self._clock())
         for lease in tail.leases:
-            leases.drop(lease)
+            leases.release(lease)
         tail.leases.clear()
         width = self._cache.page_size * TOKEN_BYTES
         end, start, placed = min(tail.end, node.end), 0, 0
@@ -117,10 +117,10 @@ class Claims:
                     self._cache.node_at(node, start)
                 rank = rank_of(EvictionClass(boundary.zone), boundary.priority)
                 last = self._cache.node_at(node, stop)
-                lease = Lease(tail.owner, rank, boundary.lease_s, 0.0, start, last, boundary.pause)
-                if leases.place(lease):
+                asked = Lease(tail.owner, rank, boundary.lease_s, 0.0, start, last, boundary.pause)
+                if (running := leases.place(asked)) is not None:
                     placed += 1
-                    tail.leases.append(lease)
+                    tail.leases.append(running)
             start = stop
         return placed
 
@@ -178,10 +178,11 @@ class Claims:
             while node is not None and id(node) not in on_path:
                 node = node.parent
             if node is not lease.node:
-                leases.drop(lease)
+                leases.release(lease)
+                tail.leases.remove(lease)
                 if node is not None and node.end > lease.start:
-                    rest = Lease(lease.owner, lease.rank, lease.seconds, 0.0, lease.start, node, lease.pause)
-                    if leases.place(rest):
+                    part = Lease(lease.owner, lease.rank, lease.seconds, 0.0, lease.start, node, lease.pause)
+                    if (rest := leases.place(part)) is not None:
                         tail.leases.append(rest)
         last = _living(tail.node())
         if last is not None and id(last) not in on_path:

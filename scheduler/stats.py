@@ -1,6 +1,6 @@
 """Figures of a running engine. No tensors, so that the text side can read them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -21,6 +21,11 @@ class Counters:
     """Those of them that were sampled."""
     preemptions: int = 0
     evicted_pages: int = 0
+
+    def clear(self) -> None:
+        """Begin anew; whoever counts goes on counting here."""
+        for field in fields(self):
+            setattr(self, field.name, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ from deeproot.runtime.server import (
     chat_routes,
     completion_routes,
     explain_routes,
+    page_routes,
     service_routes,
+    session_routes,
     tokenize_routes,
 )
 from deeproot.runtime.server.auth import KeyCheck
 from deeproot.runtime.server.body import openapi_schemas
 from deeproot.runtime.server.browsers import BrowserGuard
-from deeproot.runtime.server.cache_routes import PriceRequest, ProbeRequest
+from deeproot.runtime.server.cache_routes import PriceRequest, ProbeRequest, WarmRequest
 from deeproot.runtime.server.errors import install_error_handlers
 from deeproot.runtime.server.messages_api import routes as messages_routes
 from deeproot.runtime.server.messages_api.errors import error_body
@@ -25,6 +27,7 @@ from deeproot.runtime.server.messages_api.schemas import CountTokensRequest, Mes
 from deeproot.runtime.server.responses_api import routes as responses_routes
 from deeproot.runtime.server.responses_api.schemas import ResponsesRequest
 from deeproot.runtime.server.schemas import ChatCompletionRequest, CompletionRequest, RequestModel
+from deeproot.runtime.server.session_routes import CloseRequest, ForkRequest, RewindRequest
 from deeproot.runtime.server.state import ServerState
 from deeproot.runtime.server.tokenize_routes import DetokenizeRequest, TokenizeRequest
 from deeproot.runtime.server.working_sets_api import routes as working_sets_routes
@@ -43,6 +46,10 @@ _BODIES: tuple[type[RequestModel], ...] = (
     CompleteRequest,
     ProbeRequest,
     PriceRequest,
+    ForkRequest,
+    RewindRequest,
+    CloseRequest,
+    WarmRequest,
 )
 
 
@@ -52,6 +59,7 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.server = state
     install_error_handlers(app, {messages_routes.PREFIX: error_body})
     app.include_router(service_routes.router)
+    app.include_router(page_routes.make_page_router())
     guarded = [Depends(KeyCheck(state.options.api_keys))]
     max_bytes = state.options.max_body_bytes
     app.include_router(service_routes.models_router, dependencies=guarded)
@@ -61,6 +69,8 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(responses_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(working_sets_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(tokenize_routes.make_router(max_bytes), dependencies=guarded)
+    app.include_router(page_routes.router, dependencies=guarded)
+    app.include_router(session_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(cache_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
     _describe_bodies(app)

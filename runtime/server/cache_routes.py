@@ -1,4 +1,4 @@
-"""`POST /v1/cache/probe` and `/v1/cache/price`: what of a prompt is cached, and what it would cost to send it."""
+"""`/v1/cache`: what of a prompt is cached, what it would cost to send it, and how to have it computed ahead."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,12 +12,16 @@ from deeproot.runtime.cache_price import Probed, Tariff, cost_of
 from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.context.cost_oracle import EditCost
 from deeproot.runtime.explain.history import Tenant
+from deeproot.runtime.sampling_options import check_prompt_length
 from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.disconnect import until_disconnect
+from deeproot.runtime.server.generation_options import new_id
 from deeproot.runtime.server.prompt_source import TokenSource, given_ids
-from deeproot.runtime.server.schemas import CacheSalt, RequestModel
+from deeproot.runtime.server.schemas import CacheSalt, RequestModel, Seconds
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
+from deeproot.runtime.server.warming import cached_tokens, warm
 from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion
 
 MAX_PROBES = 128
@@ -47,6 +51,22 @@ class PriceRequest(CacheRequest):
     new: TokenSource
     dollars_per_million: Price | None = None
     """Price of computed prompt tokens; without it the server's own price an hour counts."""
+
+
+class WarmRequest(CacheRequest, TokenSource):
+    """`POST /v1/cache/warm`."""
+
+    lease_s: Seconds | None = None
+    """How long what was computed is evicted after others; a minute if nothing is said."""
+    wait: bool | None = None
+    """Answer when it is done, and not at once."""
+
+
+class WarmReply(msgspec.Struct, frozen=True):
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+    """By now."""
 
 
 class ProbedPrompt(msgspec.Struct, frozen=True):
@@ -84,6 +104,25 @@ def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1/cache")
     read_probe = json_body(ProbeRequest, max_body_bytes)
     read_price = json_body(PriceRequest, max_body_bytes)
+    read_warm = json_body(WarmRequest, max_body_bytes)
+
+    @router.post("/warm", openapi_extra=openapi_body(WarmRequest))
+    async def warm_prefix(
+        request: Request,
+        state: Annotated[ServerState, Depends(state_of)],
+        body: Annotated[WarmRequest, Depends(read_warm)],
+    ) -> Response:
+        """Compute a prompt ahead while nobody else wants the engine."""
+        serving = state.ready()
+        check_model_name(body.model, state)
+        tenant, rid = tenant_of(request, body.cache_salt), new_id("warm")
+        ids = await asyncio.to_thread(given_ids, serving, body, tenant, "")
+        check_prompt_length(len(ids), serving.speech.defaults.max_model_len, "prompt")
+        task = warm(serving, tenant, ids, 60.0 if body.lease_s is None else body.lease_s, rid)
+        if body.wait:
+            await until_disconnect(request, _ended(task))
+        reply = WarmReply(rid, len(ids), await cached_tokens(serving, tenant, ids))
+        return json_response(reply)
 
     @router.post("/probe", openapi_extra=openapi_body(ProbeRequest))
     async def probe(
@@ -114,6 +153,11 @@ def make_router(max_body_bytes: int) -> APIRouter:
         return json_response(_price_reply(probed, tariff))
 
     return router
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Waits for a warming; whoever gives up waiting does not end it."""
+    await asyncio.shield(task)
 
 
 async def _probe(

@@ -5,6 +5,7 @@ All of it happens after the answer, so that no request waits for it: nobody take
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from deeproot.engine.eviction import EvictionClass
+from deeproot.engine.eviction import MAX_PRIORITY, EvictionClass
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.reply_events import CallStart
 from deeproot.runtime.chat.tokenizer import Int32Array
@@ -80,13 +81,9 @@ def chat_hinting(
         if lease_s > 0 or pause > 0:
             # What is asked for stays also when the conversation goes on; what is expected is then over.
             seconds, ends = (lease_s, False) if lease_s >= pause else (pause, True)
-            older = _boundary_tokens(serving, chat, ids, count)
-            if older:
-                found.append(Boundary(older, EvictionClass.ROOT))
-            newest = _boundary_tokens(serving, chat, ids, _num_older(chat))
-            found.append(Boundary(newest, EvictionClass.TRUNK, seconds, pause=ends))
-            found.append(Boundary(_END, EvictionClass.LEAF, seconds, pause=ends))
-        return _in_order(found)
+            root, newest = (_boundary_tokens(serving, chat, ids, n) for n in (count, _num_older(chat)))
+            found += conversation(root, newest, seconds, pause=ends)
+        return in_order(found)
 
     return Hinting(Hints(tenant.owner, session), plan, serving.background)
 
@@ -103,8 +100,21 @@ def text_hinting(
     found = [_of_mark(mark, mark.token or 0) for mark in marks]
     if lease_s > 0:
         found.append(Boundary(_END, EvictionClass.LEAF, lease_s))
-    boundaries = _in_order(found)
+    boundaries = in_order(found)
     return Hinting(Hints(tenant.owner, session), lambda _: boundaries, serving.background)
+
+
+def conversation(root: int, newest: int, seconds: float, *, pause: bool) -> list[Boundary]:
+    """A lease of a whole conversation behind its root. newest: the token at which the latest messages begin.
+
+    Among pauses the longest go first: if not all can stay, those should that are needed soonest.
+    """
+    priority = max(0, MAX_PRIORITY - round(2 * math.log2(max(seconds, 1.0)))) if pause else 0
+    return [
+        Boundary(root, EvictionClass.ROOT),
+        Boundary(newest, EvictionClass.TRUNK, seconds, priority, pause),
+        Boundary(_END, EvictionClass.LEAF, seconds, priority, pause),
+    ]
 
 
 def _note_results(serving: Serving, tenant: Tenant, chat: Chat) -> None:
@@ -148,7 +158,7 @@ def _boundary_tokens(serving: Serving, chat: Chat, ids: Int32Array, count: int) 
     return continuation.length_of(start, ids)
 
 
-def _in_order(boundaries: Sequence[Boundary]) -> list[Boundary]:
+def in_order(boundaries: Sequence[Boundary]) -> list[Boundary]:
     """By their ends; of several at the same place the one with the longest lease."""
     best: dict[int, Boundary] = {}
     for boundary in boundaries:

@@ -78,6 +78,13 @@ class Metrics:
         for miss in explanation.misses:
             self._missed.labels(miss.cause.value).inc(miss.tokens)
 
+    def missed_tokens(self) -> dict[str, int]:
+        """Prompt tokens that were computed, by why they were not cached."""
+        samples = [sample for metric in self._missed.collect() for sample in metric.samples]
+        return {
+            sample.labels["cause"]: int(sample.value) for sample in samples if sample.name.endswith("_total")
+        }
+
     def count_request(self, endpoint: str, finish_reason: str, duration_s: float) -> None:
         self._requests.labels(endpoint, finish_reason).inc()
         self._e2e.observe(duration_s)

@@ -10,6 +10,7 @@ from hypothesis.stateful import precondition, rule
 from deeproot.engine.eviction import EvictionClass
 from deeproot.engine.leases import LeaseLimits
 from deeproot.scheduler.answering import answer
+from deeproot.scheduler.invariants import check_idle
 from deeproot.scheduler.messages import AddRequest, Boundary, Hints
 from deeproot.scheduler.questions import HoldAnswer, HoldQuestion, ProbeAnswer, ProbeQuestion
 from deeproot.scheduler.scheduler import Scheduler
@@ -175,6 +176,20 @@ def test_a_long_conversation_with_pauses_stays_a_few_nodes() -> None:
         )
         ids = [*ids, *([turn] * 8)]
     assert scheduler.cache.num_nodes < 6
+
+
+def test_a_lease_that_two_sessions_asked_for_ends_with_the_second() -> None:
+    scheduler = make_scheduler(page_size=4, num_pages=64, budget=32, max_len=96)
+    root = Boundary(8, int(EvictionClass.ROOT), 1000)
+    for session, token in (("s", 2), ("t", 3)):
+        serve(scheduler, session, [1] * 8 + [token] * 8, session=session)
+        hold(scheduler, session, root)
+        check_idle(scheduler)
+    assert len(scheduler.cache.leases) == 1
+    for session, left in (("s", 1), ("t", 0)):
+        serve(scheduler, f"{session} anew", [9] * 8, session=session)
+        check_idle(scheduler)
+        assert len(scheduler.cache.leases) == left
 
 
 def test_a_request_may_be_held_before_it_has_ended() -> None:

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import ValidationError
 
+from deeproot.runtime.client import EngineUnavailable
 from deeproot.runtime.context.working_set import Context
 from deeproot.runtime.explain.history import Chat
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.auth import owner_of
 from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.cache_marks import SESSION_HEADER
 from deeproot.runtime.server.chat_routes import conversation_of, prepare_chat
 from deeproot.runtime.server.chat_shape import ChatShape
 from deeproot.runtime.server.errors import ApiError, as_api_error, invalid
@@ -23,7 +26,9 @@ from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
+from deeproot.runtime.server.session_routes import as_bytes
 from deeproot.runtime.server.state import ServerState, Serving, state_of
+from deeproot.runtime.server.tenants import tenant_of
 from deeproot.runtime.server.translated import Translated
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
 from deeproot.runtime.server.working_sets_api.recorded import RecordedJob
@@ -32,6 +37,7 @@ from deeproot.runtime.server.working_sets_api.schemas import (
     CreateWorkingSet,
     NewEvents,
 )
+from deeproot.scheduler.questions import LeaveQuestion, SessionAnswer
 
 State = Annotated[ServerState, Depends(state_of)]
 Owner = Annotated[str, Depends(owner_of)]
@@ -61,9 +67,13 @@ def make_router(max_body_bytes: int) -> APIRouter:
         return json_response(await state.working_sets.get(owner, set_id))
 
     @router.delete("/{set_id}")
-    async def delete(set_id: str, state: State, owner: Owner) -> Response:
+    async def delete(set_id: str, request: Request, state: State, owner: Owner) -> Response:
         """Forget a working set, its log and its files."""
         await state.working_sets.delete(owner, set_id)
+        if state.serving is not None:
+            namespace = tenant_of(request, None).namespace
+            with suppress(EngineUnavailable):  # then its tokens are gone as well
+                await state.serving.client.ask(LeaveQuestion(namespace, as_bytes(set_id), 0), SessionAnswer)
         return json_response({"id": set_id, "object": "working_set", "deleted": True})
 
     @router.post("/{set_id}/events", openapi_extra=openapi_body(NewEvents))
@@ -116,7 +126,8 @@ async def _complete(
     assembled = await sets.begin_reply(owner, set_id, body, serving.speech, record=body.record)
     job: RecordedJob | None = None
     try:
-        inner = await asyncio.to_thread(_prepare, serving, request, body, assembled, completion_id, started)
+        fields = _chat_fields(request, body, set_id)
+        inner = await asyncio.to_thread(_prepare, serving, request, fields, assembled, completion_id, started)
         job = RecordedJob(inner, sets, owner, set_id, record=body.record)
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
         tokenizer = serving.speech.assets.tokenizer if body.logprobs else None
@@ -130,15 +141,22 @@ async def _complete(
         raise
 
 
+def _chat_fields(request: Request, body: CompleteRequest, set_id: str) -> dict[str, Any]:
+    """What the body says as a chat completion, which is of a session of the set's name if it names no other."""
+    fields = body.model_dump(exclude_unset=True, by_alias=True, exclude=_OWN_FIELDS)
+    if SESSION_HEADER not in request.headers:
+        fields["deeproot"] = {"session_id": set_id, **(fields.get("deeproot") or {})}
+    return fields
+
+
 def _prepare(
     serving: Serving,
     request: Request,
-    body: CompleteRequest,
+    fields: dict[str, Any],
     context: Context,
     completion_id: str,
     started: float,
 ) -> Job | SearchingJob:
-    fields = body.model_dump(exclude_unset=True, by_alias=True, exclude=_OWN_FIELDS)
     try:
         chat = ChatCompletionRequest.model_validate({**fields, **context.request()})
     except ValidationError as error:

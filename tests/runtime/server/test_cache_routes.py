@@ -1,6 +1,7 @@
 """`/v1/cache`: what it says of a prompt is what the prompt then costs."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from deeproot.runtime.cache_client import CacheClient, CacheError
 from deeproot.runtime.cache_price import EngineOracle, Tariff
+from deeproot.runtime.engine_setup import LoadedEngine
 from deeproot.runtime.llm import LLM
 from deeproot.runtime.options import EngineOptions, ServerOptions
 
-from .harness import RunningServer, running_server
+from .harness import RunningServer, SlowForward, running_server, wait_until
 
 KEYS = {"a": {"Authorization": "Bearer key-a"}, "b": {"Authorization": "Bearer key-b"}}
 
@@ -114,6 +116,9 @@ def test_the_python_client_says_the_same(guarded: RunningServer) -> None:
         ("probe", {"prompts": [{"prompt": "a"}], "cache_salt": ""}, "cache_salt"),
         ("price", {"old": {"prompt": "a"}}, "new"),
         ("price", {"old": {"prompt": "a"}, "new": {}}, "new.prompt"),
+        ("warm", {}, "prompt"),
+        ("warm", {"prompt": "a" * 5000}, "prompt"),
+        ("warm", {"prompt": "a", "wait": 1}, "wait"),
         (
             "price",
             {"old": {"prompt": "a"}, "new": {"prompt": "b"}, "dollars_per_million": -1},
@@ -153,3 +158,45 @@ def test_in_one_process(tiny_model: Path) -> None:
         assert llm.probe([ids]).cached_tokens == (len(ids),)
         assert EngineOracle(llm).price(ids, ids).tokens_recomputed == 1
     assert done.usage.cached == 0
+
+
+def test_what_was_warmed_is_cached_and_kept(guarded: RunningServer) -> None:
+    text = "warm: " + "abcdefgh " * 80  # several pieces
+    with CacheClient(guarded.url, api_key="key-a", cache_salt="warm") as cache:
+        told = cache.warm(text, lease_s=20, wait=True)
+        assert told["cached_tokens"] == told["prompt_tokens"] == len(text)
+        (lease,) = guarded.engine.scheduler.cache.leases.running()
+        assert lease.node is not None
+        assert (lease.start, lease.node.end // 4) == (0, len(text) // 16 * 16)
+        again = cache.warm(text, lease_s=20, wait=True)
+        assert again["cached_tokens"] == len(text)
+        assert len(guarded.engine.scheduler.cache.leases) == 1
+    body = {"prompt": text, "max_tokens": 1}
+    for salt, cached in (("warm", len(text) - 1), ("other", 0)):
+        usage = post(guarded, "/v1/completions", **body, cache_salt=salt)["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+    guarded.wait_idle()
+
+
+def test_warming_waits_for_others_and_for_nobody_waits_it(tiny_options: EngineOptions) -> None:
+    forward = []
+
+    def slowed(engine: LoadedEngine) -> SlowForward:
+        forward.append(SlowForward(engine.scheduler.runner, 0.02))
+        return forward[0]
+
+    with running_server(tiny_options, wrap=slowed) as server:
+        serving = server.state.serving
+        assert serving is not None
+        with ThreadPoolExecutor(2) as pool, CacheClient(server.url) as cache:
+            body = {"prompt": "long answer", "max_tokens": 40, "ignore_eos": True}
+            answer = pool.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=60)
+            wait_until(lambda: serving.client.num_inflight > 0)
+            text = "warm beside others " * 60
+            assert cache.warm(text)["cached_tokens"] == 0, "it answers at once"
+            assert not answer.done()
+            assert len(serving.warmings) == 1
+            assert answer.result().status_code == 200
+            wait_until(lambda: not serving.warmings)
+            assert cache.probe([text]).cached_tokens == (len(text),)
+        server.wait_idle()

@@ -16,10 +16,14 @@ PATHS = {
     "/v1/working_sets",
     "/v1/working_sets/{set_id}/events",
     "/v1/working_sets/{set_id}/complete",
+    "/v1/sessions/{session_id}/fork",
+    "/v1/sessions/{session_id}/rewind",
+    "/v1/sessions/{session_id}/close",
     "/tokenize",
     "/detokenize",
     "/v1/cache/probe",
     "/v1/cache/price",
+    "/v1/cache/warm",
 }
 
 
