@@ -38,6 +38,7 @@ class Serving:
     pauses: ToolPauses = field(default_factory=ToolPauses)
     roots: SharedRoots = field(default_factory=SharedRoots)
     warmings: set[asyncio.Task[None]] = field(default_factory=set)
+    warm_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     """What is being told to the engine beside the answers."""
 

@@ -42,10 +42,11 @@ async def _warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: floa
         # If others evict what is computed, or the engine fails on it, it is given up some time.
         most = 2 * (len(ids) // PIECE_TOKENS + 1)
         while count < most and (done := await cached_tokens(serving, tenant, ids)) < len(ids):
-            # Others' requests go before each piece, whatever they came for.
-            await serving.client.wait_idle()
-            count += 1
-            await _compute(serving, tenant, ids[: done + PIECE_TOKENS], f"{rid}-{count}")
+            async with serving.warm_turn:  # one piece of all warmings at a time
+                # Others' requests go before each piece, whatever they came for.
+                await serving.client.wait_idle()
+                count += 1
+                await _compute(serving, tenant, ids[: done + PIECE_TOKENS], f"{rid}-{count}")
         if not count:  # all was there: a request finds it, and so gives it a name to be leased by
             await _compute(serving, tenant, ids, f"{rid}-{(count := 1)}")
         if lease_s > 0:

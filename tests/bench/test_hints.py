@@ -13,7 +13,7 @@ def test_leases_keep_waiting_agents_cached_beside_a_flood() -> None:
     assert len(plain.records) == len(everything.records) == 6 * 8 + 60
     counters = [simulation.scheduler.counters for simulation in (plain, everything)]
     assert counters[0].prompt == counters[1].prompt, "another trace"
-    assert counters[1].cached > 1.1 * counters[0].cached
+    assert counters[1].cached > 1.05 * counters[0].cached
     for simulation in (plain, everything):
         assert all(record.first_token > 0 for record in simulation.records)
         leases = simulation.scheduler.cache.leases

@@ -1,5 +1,6 @@
 """Which backend is chosen, and what is said about it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ def test_on_a_cpu_without_vectors_the_compiled_backend_must_be_asked_for(
     [
         (needs(CUDA), "it is for CPUs"),
         (needs(kv_dtype=FP8), "use --kv-cache-dtype auto"),
+        (replace(needs(), deterministic=True), "--deterministic cannot use it"),
         (needs(head_dim=520), "heads of 520 are larger than 512"),
     ],
 )

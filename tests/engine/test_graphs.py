@@ -25,8 +25,8 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.runner import Runner
 from deeproot.kernels.configs import DecodeConfig, PrefillConfig
-from deeproot.runtime.engine_setup import _capture_graphs
 from deeproot.runtime.options import SetupError
+from deeproot.runtime.runner_setup import _capture_graphs
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.invariants import check_idle
 from deeproot.scheduler.messages import AddRequest, SamplingParams
