@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = (".py", ".cpp", ".h")
+SUFFIXES = (".py", ".cpp", ".h", ".html", ".css", ".js")
 FOLDERS = ("deeproot", "kernels", "engine", "scheduler", "runtime", "bench")
 
 
