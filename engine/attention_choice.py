@@ -127,7 +127,7 @@ def _cpu_lacks(needs: AttentionNeeds) -> str | None:
     if needs.device.type != "cpu":
         return "it is for CPUs"
     if needs.deterministic:
-        return "a chunk's sums are not taken as a single token's are, so that --deterministic cannot use it"
+        return "a chunk's sums are not taken as a single token's are, so that --deterministic cannot use it: leave it out"
     if layout is not None and layout.dtype not in KINDS:
         return "it has no e4m3 K and V: use --kv-cache-dtype auto"
     if layout is not None and layout.head_dim > MAX_HEAD_DIM:

@@ -11,8 +11,8 @@ from heapq import heapify, heappop, heappush
 from deeproot.engine.eviction import EvictionClass, EvictionOrder, class_of
 from deeproot.engine.radix_node import Node
 
-_SHORTEST_S = 0.001
-"""Less is no lease: its end would be lost in the clock's rounding."""
+_LEAST_S = 0.001
+"""A shorter lease is none; much less, added to the clock, would not move it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Leases:
         """
         assert new.node is not None
         seconds = min(new.seconds, self.limits.max_seconds)
-        if seconds < _SHORTEST_S or new.node.parent is None or new.node.end <= new.start:
+        if seconds < _LEAST_S or new.node.parent is None or new.node.end <= new.start:
             return None
         new.seconds, new.end = seconds, self.now + seconds
         for old in new.node.leases:

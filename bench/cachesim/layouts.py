@@ -1,44 +1,94 @@
-"""Agents' runs assembled under layout policies: the calls that each policy makes of the same log."""
+"""The layouts that are compared, each as a way to stage an agent's run."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
 
-from deeproot.bench.cachesim.call import Call
-from deeproot.bench.compaction import append, budget_of
 from deeproot.runtime.context.anti_patterns import (
     ChangingProfile,
     HistoryAsText,
     ShuffledTools,
     TimestampAtZero,
 )
-from deeproot.runtime.context.budget import Budget, BudgetError
-from deeproot.runtime.context.calls import calls_of, spell_call
-from deeproot.runtime.context.compaction.compactor import Compactor
-from deeproot.runtime.context.compaction.layers import gentle_layers
-from deeproot.runtime.context.compaction.strategies import strategies
-from deeproot.runtime.context.event_log import EventLog, NewEvent
-from deeproot.runtime.context.events import Event, EventKind
+from deeproot.runtime.context.budget import Budget
+from deeproot.runtime.context.envelope import Defence
+from deeproot.runtime.context.invalidation.price import Stakes
 from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.policies import AppendOnly, SlidingWindow
-from deeproot.runtime.context.segments import Zone
-from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.prefix_cost import Prices
 from deeproot.runtime.context.three_zones import ThreeZones
-from deeproot.runtime.context.tokenise import SegmentTokenizer
-from deeproot.runtime.context.tokenizer import TokenIds
-from deeproot.runtime.context.working_set import GENERATION_PROMPT, Context, WorkingSet
 
 SHARE = 0.5
 """A budget's high water mark: the fixed part of a run and this share of all its other tokens."""
-_WHOLE_CALL = 1_000_000
+
+
+class Status(StrEnum):
+    """What becomes of the readings before each call."""
+
+    REPLACED = "replaced"
+    """The newest stand at the tail; the ones before are gone."""
+    APPENDED = "appended"
+    """Each reading stays where it came."""
+    OFF = "off"
+
+
+class Skills(StrEnum):
+    """Where a chosen skill's text goes."""
+
+    APPENDED = "appended"
+    """Once, at the tail, where it stays."""
+    SYSTEM = "in the system message"
+    """Behind the policy, before everything else."""
+    FILE = "as a file"
+    """Read by a tool, like any other file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treat:
+    """What becomes of observations that no longer hold, by the stakes and prices that `Settler` is given. `refresh`: files
+    that the next action needs are read anew."""
+
+    prices: Prices = field(default_factory=Prices)
+    stakes: Stakes = field(default_factory=Stakes)
+    refresh: bool = False
+
+
+EVICT = Treat(stakes=Stakes(misread=1.0, misread_tokens=1e9))
+"""Never carry what is stale: at these stakes rewriting is always cheaper."""
+TOMBSTONES = Treat(prices=Prices(full=1.0, cached=0.0), stakes=Stakes(turns_left=1.0))
+"""Never compute a token anew: where reading costs nothing, a line at the tail is always cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A policy, made for a run's budget and number; `strategy`: with a compactor of that strategy before each append."""
+    """A policy, made for a run's budget and number, and what else its host does.
+
+    `strategy`: with a compactor of that strategy before each append. `treat`: None: stale observations are left as they
+    are. `options`: of the `WorkingSet`. `worked_only`: says something only of runs that have what it is about.
+    """
 
     name: str
     policy: Callable[[Budget, int], LayoutPolicy]
     strategy: str | None = None
+    treat: Treat | None = None
+    status: Status = Status.REPLACED
+    skills: Skills = Skills.APPENDED
+    keeps_thinking: bool = True
+    describes_tools: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    worked_only: bool = False
+
+
+def _three_zones(budget: Budget, run: int) -> LayoutPolicy:
+    return ThreeZones(budget)
+
+
+def _without_reminder(budget: Budget, run: int) -> LayoutPolicy:
+    return ThreeZones(budget, reminder_tokens=0)
+
+
+THREE_ZONES = Layout("three zones", _three_zones)
 
 
 def layouts() -> list[Layout]:
@@ -50,136 +100,47 @@ def layouts() -> list[Layout]:
         Layout("profile changes each turn", lambda budget, run: ChangingProfile(AppendOnly())),
         Layout("history as text", lambda budget, run: HistoryAsText(AppendOnly())),
         Layout("sliding window", lambda budget, run: SlidingWindow(budget.high_tokens)),
-        Layout("three zones", lambda budget, run: ThreeZones(budget)),
-        Layout("three zones, no reminder", lambda budget, run: ThreeZones(budget, reminder_tokens=0)),
-        Layout("three zones + summary", lambda budget, run: ThreeZones(budget, reminder_tokens=0), "joint"),
-        Layout(
-            "three zones + checkpoint",
-            lambda budget, run: ThreeZones(budget, reminder_tokens=0),
-            "checkpoint",
-        ),
+        THREE_ZONES,
+        Layout("three zones, no reminder", _without_reminder),
+        Layout("three zones + summary", _without_reminder, "joint"),
+        Layout("three zones + checkpoint", _without_reminder, "checkpoint"),
+        *_worked_layouts(),
     ]
 
 
-@dataclass(slots=True)
-class Staged:
-    """The calls of one or more runs under one layout. `over`: calls whose working set could not be made to fit."""
-
-    calls: list[Call] = field(default_factory=list)
-    over: int = 0
-
-
-def stage(
-    layout: Layout,
-    runs: Sequence[EventLog],
-    tokens: SegmentTokenizer,
-    template: ChatTemplate,
-    budget: int | None = None,
-) -> Staged:
-    """Every call of every run, in the order of their times.
-
-    budget: tokens of one call (None: by `SHARE` of each run's own length).
-    """
-    made = Staged()
-    for i, run in enumerate(runs):
-        own = Budget(budget) if budget is not None else budget_of(run, SHARE, tokens, template)
-        _Run(layout, layout.policy(own, i), own, tokens, template, f"run {i}", made).go(run)
-    made.calls.sort(key=lambda call: call.time_s)
-    return made
-
-
-class _Run:
-    """One run, gone through as its agent did."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        policy: LayoutPolicy,
-        budget: Budget,
-        tokens: SegmentTokenizer,
-        template: ChatTemplate,
-        session: str,
-        made: Staged,
-    ) -> None:
-        self._working_set = WorkingSet(policy=policy, tokenizer=tokens, template=template)
-        self._compactor = None
-        if layout.strategy is not None:
-            self._compactor = Compactor(
-                self._working_set,
-                budget=budget,
-                strategy=strategies()[layout.strategy],
-                layers=gentle_layers(),
-                keep_turns=2,
-            )
-        self._tokens = tokens
-        self._session, self._made = session, made
-        self._asked: tuple[Context, Event, str] | None = None
-        """The call before, the event that answers it, and the answer's text."""
-
-    def go(self, run: EventLog) -> None:
-        with EventLog.memory(clock=lambda: 0) as log:
-            for event in run.read():
-                if event.kind is EventKind.ASSISTANT:
-                    self._ask(log, run, event)
-                new = NewEvent(
-                    event.kind, run.payload(event), event.data, event.call_id, event.exit_code, event.time_ns
-                )
-                if self._compactor is None:
-                    log.extend([new])
-                else:
-                    append(self._compactor, log, new)
-        self._finish(None)
-
-    def _ask(self, log: EventLog, run: EventLog, event: Event) -> None:
-        try:
-            context = self._working_set.assemble(log)
-        except BudgetError:
-            self._made.over += 1
-            self._finish(None)
-            return
-        self._finish(context)
-        spelled = [spell_call(call, _WHOLE_CALL) for call in calls_of(event).values()]
-        self._asked = (context, event, "\n".join([run.text(event), *spelled]))
-
-    def _finish(self, after: Context | None) -> None:
-        """Turn the call before into a `Call`, now that it is known how its answer comes back."""
-        if self._asked is None:
-            return
-        context, event, text = self._asked
-        self._asked = None
-        answer = _continued(context.token_ids, after) if after is not None else None
-        if answer is None:
-            answer = self._tokens.encode(text, model_written=True)
-        ends = [b.end for b in context.boundaries if b.key != GENERATION_PROMPT]
-        self._made.calls.append(
-            Call(
-                self._session,
-                event.time_ns / 1e9,
-                context.token_ids,
-                answer,
-                tuple(ends),
-                _marks(context, ends),
-            )
-        )
-
-
-def _continued(prompt: TokenIds, after: Context) -> TokenIds | None:
-    """What the next prompt has behind this one, up to the end of that part: the answer as it came back."""
-    if after.token_ids.size <= prompt.size or not (after.token_ids[: prompt.size] == prompt).all():
-        return None
-    end = next(b.end for b in after.boundaries if b.end > prompt.size)
-    return after.token_ids[prompt.size : end]
-
-
-def _marks(context: Context, ends: Sequence[int]) -> tuple[int, ...]:
-    """Breakpoints behind the first part, the root, the trunk, and the newest part that comes from the log.
-
-    Not behind the reminder and the status line, which move on each turn: a prefix that ends in them never comes again.
-    """
-    from_log = [b.end for b in context.boundaries if b.key[:1] == "e" and b.key[1:].isdigit()]
-    zones = [
-        max((b.end for b in context.boundaries if b.zone is zone and b.end in ends), default=0)
-        for zone in (Zone.ROOT, Zone.TRUNK)
+def _worked_layouts() -> list[Layout]:
+    """Three zones, and one thing done in another way."""
+    base = replace(THREE_ZONES, worked_only=True)
+    return [
+        replace(base, name="three zones + hard eviction", treat=EVICT),
+        replace(base, name="three zones + tombstones", treat=TOMBSTONES),
+        replace(base, name="three zones + just-in-time refresh", treat=replace(TOMBSTONES, refresh=True)),
+        replace(base, name="three zones + priced choice", treat=Treat()),
+        replace(base, name="status appended", status=Status.APPENDED),
+        replace(base, name="thinking dropped", keeps_thinking=False),
+        replace(base, name="skills in the system message", skills=Skills.SYSTEM),
+        replace(base, name="skills as a file", skills=Skills.FILE),
     ]
-    newest = max(from_log, default=ends[-1])
-    return tuple(sorted({ends[0], newest, *(end for end in zones if end)}))
+
+
+def ablations() -> list[Layout]:
+    """Three zones as it is, and with one part switched off each time."""
+    base = THREE_ZONES
+
+    def unfolded(budget: Budget, run: int) -> LayoutPolicy:
+        return ThreeZones(budget, fold_over=None)
+
+    def unordered(budget: Budget, run: int) -> LayoutPolicy:
+        return ShuffledTools(ThreeZones(budget), seed=run)
+
+    return [
+        base,
+        Layout("no reminder", _without_reminder),
+        replace(base, name="no filters", options={"filters": None}),
+        replace(base, name="no extraction", options={"result_tokens": None}),
+        Layout("no skeletons", unfolded),
+        replace(base, name="no status", status=Status.OFF),
+        replace(base, name="no envelopes", options={"defence": Defence.NONE}),
+        Layout("tools in no order", unordered),
+        replace(base, name="no tool descriptions", describes_tools=False),
+    ]

@@ -24,9 +24,12 @@ class _Row:
 
 
 class OwnTree:
-    """One request at a time. `num_pages`: size of the pool; `page_size`: tokens of a page."""
+    """One request at a time. `num_pages`: size of the pool; `page_size`: tokens of a page; `chunk`: of a step at most."""
 
-    def __init__(self, num_pages: int, page_size: int = 64) -> None:
+    def __init__(self, num_pages: int, page_size: int = 64, chunk: int = 1024) -> None:
+        if chunk < 1:
+            raise ValueError(f"chunk is {chunk}; give at least 1")
+        self.chunk = chunk
         self.cache = RadixCache(page_size)
         # No layers: pages are numbers, and nothing is stored in them.
         self.pool = KVPool(KVLayout(0, 1, 1, page_size, torch.float32), num_pages)
@@ -45,14 +48,23 @@ class OwnTree:
         self.cache.lock(match.node)
         own, reused = self._copied(match, -(-int(call.prompt.size) // size))
         row = _Row(match.node, np.concatenate((match.pages, own)), len(match.pages))
-        # As the scheduler does: first the prompt's whole pages, then, when the answer is complete, all of it.
-        self._grow(row, int(call.prompt.size))
-        self._insert(row, ids[: call.prompt.size // size * size])
+        self._prefill(row, call.prompt, reused)
         self._grow(row, ids.size)
         self._insert(row, ids)
         self.pool.free(row.pages[row.borrowed :])
         self.cache.unlock(row.node)
         return Served(reused)
+
+    def _prefill(self, row: "_Row", prompt: TokenIds, computed: int) -> None:
+        """As the scheduler does: pages for a chunk, then its whole pages to the tree. A step of one token, as of a prompt
+        that is cached but for its last, hands nothing over: near the pool's limit it matters what is freed when."""
+        total = int(prompt.size)
+        while computed < total:
+            extend = min(self.chunk, total - computed)
+            computed += extend
+            self._grow(row, computed)
+            if extend > 1:
+                self._insert(row, prompt[: computed // self.cache.page_size * self.cache.page_size])
 
     def _grow(self, row: "_Row", num_tokens: int) -> None:
         missing = -(-num_tokens // self.cache.page_size) - len(row.pages)

@@ -26,9 +26,9 @@ from deeproot.bench.cachesim.made_runs import AgentShape, made_runs
 from deeproot.bench.cachesim.mooncake import BLOCK, BlockRequest, calls_of_blocks, conversation
 from deeproot.bench.cachesim.replaying import room_for_all
 from deeproot.bench.cachesim.sglang_tree import SglangTree
-from deeproot.bench.cachesim.tables import text_table
 from deeproot.bench.cachesim.vllm_pages import VllmPages
 from deeproot.bench.cachesim.workloads import named_workload
+from deeproot.bench.report.text import text_table
 
 _UNIQUE_FROM = 2**29
 

@@ -1,42 +1,62 @@
-"""`deeproot bench replay`: what caches would have had of a workload. No model and no server is run."""
+"""`deeproot bench replay`: what caches would have had of a workload, or, with `--url`, what servers make of it."""
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
-from deeproot import __version__
 from deeproot.bench.cachesim.conversations import Renderer
 from deeproot.bench.cachesim.prices import PRICES, read_prices
-from deeproot.bench.cachesim.replaying import Totals, replay_everywhere
-from deeproot.bench.cachesim.tables import text_table
+from deeproot.bench.cachesim.replaying import Totals, replay_everywhere, totals_metrics
 from deeproot.bench.cachesim.workloads import named_workload, read_workload
+from deeproot.bench.live.command import replayed
+from deeproot.bench.report.environment import environment, settings_of
+from deeproot.bench.report.output import check_output, show
+from deeproot.bench.report.result import Column, How, Result, Table
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 
 DONE, FAILED = 0, 2
+_QUICK_SESSIONS = 3
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments say (`runtime/bench_flags.py` declares them); returns the exit code."""
     try:
+        check_output(args)
+        if args.quick:
+            args.sessions = min(args.sessions, _QUICK_SESSIONS)
         renderer = renderer_of(args)
-        if args.file is None:
-            calls = named_workload(args.workload, renderer, args.seed, args.sessions)
-        else:
-            calls = read_workload(args.file, args.form, renderer)
-        tables = read_prices(args.prices or PRICES)
+        live = args.url is not None or args.compare
+        result = replayed(args, renderer, workload_name(args)) if live else simulated(args, renderer)
     except (OSError, ValueError, TemplateError) as error:
         print(f"deeproot bench replay: {error}", file=sys.stderr)
         return FAILED
-    found = replay_everywhere(calls, args.cache_tokens, tables)
-    if args.json:
-        print(json.dumps(_document(args, found), indent=1))
-    else:
-        print(_table(args, found))
+    show(args, result)
     return DONE
+
+
+def simulated(args: argparse.Namespace, renderer: Renderer) -> Result:
+    """The workload through every cache model."""
+    if args.file is None:
+        calls = named_workload(args.workload, renderer, args.seed, args.sessions)
+    else:
+        calls = read_workload(args.file, args.form, renderer)
+    tables = read_prices(args.prices or PRICES)
+    found = replay_everywhere(calls, args.cache_tokens, tables)
+    size = "without limit" if args.cache_tokens is None else f"of {args.cache_tokens:,} tokens"
+    return Result(
+        command="bench replay",
+        title=f"{workload_name(args)}: {found[0].calls} calls",
+        environment=environment(()),
+        settings=settings_of(args),
+        metrics=tuple(metric for totals in found for metric in totals_metrics(totals, totals.cache)),
+        tables=(_table(found, f"Caches; engines' {size}"),),
+        notes=(
+            f"Tokens by {args.tokenizer or 'four characters each'}, one call after another. Nothing was timed.",
+        ),
+    )
 
 
 def renderer_of(args: argparse.Namespace) -> Renderer:
@@ -51,25 +71,13 @@ def renderer_of(args: argparse.Namespace) -> Renderer:
 def workload_name(args: argparse.Namespace) -> str:
     """How results call what was replayed."""
     if args.file is not None:
-        return f"{args.file} ({args.form})"
+        return f"{args.file.name} ({args.form})"
     seed = f", seed {args.seed}" if args.workload == "agents" else ""
     return f"{args.workload}, first {args.sessions}{seed}"
 
 
-def _document(args: argparse.Namespace, found: list[Totals]) -> dict[str, object]:
-    return {
-        "deeproot": __version__,
-        "workload": workload_name(args),
-        "tokenizer": args.tokenizer or "4 characters a token",
-        "cache_tokens": args.cache_tokens,
-        "how": "counted exactly, in tokens, one call after another; nothing was timed",
-        "caches": [{**asdict(t), "computed": t.computed, "hit_rate": t.hit_rate} for t in found],
-    }
-
-
-def _table(args: argparse.Namespace, found: list[Totals]) -> str:
-    size = "without limit" if args.cache_tokens is None else f"of {args.cache_tokens:,} tokens"
-    rows = [
+def _table(found: Sequence[Totals], title: str) -> Table:
+    rows = tuple(
         (
             t.cache,
             f"{t.prompt:,}",
@@ -80,11 +88,6 @@ def _table(args: argparse.Namespace, found: list[Totals]) -> str:
             f"{t.refused}" if t.refused else "-",
         )
         for t in found
-    ]
-    heads = ("cache", "prompt tokens", "cached", "hit rate", "computed", "dollars", "refused")
-    lines = [
-        f"{workload_name(args)}: {found[0].calls} calls; engines' caches {size}; counted, not measured",
-        "",
-        text_table(heads, rows),
-    ]
-    return "\n".join(lines)
+    )
+    heads = ("prompt tokens", "cached", "hit rate", "computed", "dollars", "refused")
+    return Table(title, (Column("cache"), *(Column(head, How.COUNTED) for head in heads)), rows)

@@ -8,6 +8,7 @@ from deeproot.bench.cachesim.own_tree import OwnTree
 from deeproot.bench.cachesim.prices import PriceTable
 from deeproot.bench.cachesim.sglang_tree import SglangTree
 from deeproot.bench.cachesim.vllm_pages import VllmPages
+from deeproot.bench.report.result import How, Metric
 
 OWN_PAGE, VLLM_PAGE = 64, 16
 
@@ -80,3 +81,20 @@ def replay_everywhere(
     room = room_for_all(calls) if num_tokens is None else num_tokens
     made = [replay(calls, cache) for cache in own_caches(room)]
     return made + [replay(calls, table.cache(), table) for table in tables]
+
+
+def totals_metrics(totals: Totals, name: str) -> list[Metric]:
+    """Hit rate, computed tokens and dollars, under a name."""
+    made = [
+        Metric(
+            name=f"hit rate, {name}",
+            unit="",
+            how=How.COUNTED,
+            samples=(totals.hit_rate,),
+            higher_is_better=True,
+        ),
+        Metric(name=f"computed, {name}", unit="tokens", how=How.COUNTED, samples=(float(totals.computed),)),
+    ]
+    if totals.dollars is not None:
+        made.append(Metric(name=f"price, {name}", unit="$", how=How.COUNTED, samples=(totals.dollars,)))
+    return made

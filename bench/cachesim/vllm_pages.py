@@ -6,7 +6,8 @@ As its documentation and `vllm/v1/core` describe it (automatic prefix caching, d
 - A lookup takes the leading pages whose hashes are known, and never the last token of a prompt, so that at least one
   is computed: with a whole prompt cached, its last page is computed again, into a page of its own.
 - Pages that no request uses stand in a queue. A hit takes them out of it, a new page is taken from its head, and loses
-  its hash only then. A request that ends returns its pages last one first, so that of a sequence the end goes first.
+  its hash only then. A request that ends returns its pages to the end, last one first, so that of a sequence the end
+  goes first; a part-filled one, which has no hash and can never be hit, comes to the head.
 
 Answers are cached like prompts, but for their last token, which is never fed back.
 """
@@ -56,6 +57,8 @@ class VllmPages:
             self._hash_of[page] = known
             self._pages_of.setdefault(known, OrderedDict())[page] = None
         self._queue.update(OrderedDict.fromkeys(reversed(held)))
+        if len(hashes) < needed:
+            self._queue.move_to_end(held[-1], last=False)
         return Served(hits * self.page_size)
 
     def _take(self) -> int:

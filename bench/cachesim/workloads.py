@@ -13,6 +13,7 @@ from deeproot.bench.recorded import airline_documents
 from deeproot.runtime.context.openai_messages import LogImportError
 from deeproot.runtime.context.request_log import read_requests
 
+Messages = Sequence[Mapping[str, Any]]
 BETWEEN_SESSIONS_S = 60.0
 """Seconds from one recorded session's start to the next one's."""
 
@@ -54,34 +55,47 @@ def _requests(text: str, renderer: Renderer) -> list[Call]:
     return [renderer.request(logged, i) for i, logged in enumerate(read_requests(text.splitlines()))]
 
 
-def _runs(text: str, renderer: Renderer) -> list[Call]:
-    documents = read_documents([text])
-    found = []
-    for i, document in enumerate(documents):
+def runs_of(text: str) -> list[Messages]:
+    """Whole conversations in OpenAI's form. Raises `LogImportError` naming what is wrong."""
+    found: list[Messages] = []
+    for i, document in enumerate(read_documents([text])):
         messages = document.get("messages") if isinstance(document, Mapping) else None
         if not isinstance(messages, list):
             raise LogImportError(f"[{i}].messages is missing or no list; give conversations in OpenAI's form")
         found.append(messages)
-    return _sessions(found, [f"run {i}" for i in range(len(found))], renderer)
+    return found
 
 
-def _sharegpt(text: str, renderer: Renderer) -> list[Call]:
-    found = [sharegpt(document, f"[{i}]") for i, document in enumerate(read_documents([text]))]
-    return _sessions(found, [f"conversation {i}" for i in range(len(found))], renderer)
+def sharegpt_of(text: str) -> list[Messages]:
+    """The same of ShareGPT's form."""
+    return [sharegpt(document, f"[{i}]") for i, document in enumerate(read_documents([text]))]
 
 
-def _swe_agent(text: str, renderer: Renderer) -> list[Call]:
+def swe_agent_of(text: str) -> list[Messages]:
+    """The same of one SWE-agent trajectory."""
     document = json.loads(text)
     if not isinstance(document, Mapping):
         raise LogImportError(f"is {type(document).__name__}; give a SWE-agent .traj document")
-    return renderer.conversation(trajectory(document), "trajectory")
+    return [trajectory(document)]
 
 
+def _conversations(of: Callable[[str], list[Messages]]) -> Callable[[str, Renderer], list[Call]]:
+    def read(text: str, renderer: Renderer) -> list[Call]:
+        found = of(text)
+        return _sessions(found, [f"run {i}" for i in range(len(found))], renderer)
+
+    return read
+
+
+CONVERSATIONS: Mapping[str, Callable[[str], list[Messages]]] = {
+    "runs": runs_of,
+    "sharegpt": sharegpt_of,
+    "swe-agent": swe_agent_of,
+}
+"""Forms of files that hold whole conversations, and what reads them."""
 FORMS: Mapping[str, Callable[[str, Renderer], list[Call]]] = {
     "requests": _requests,
-    "runs": _runs,
-    "sharegpt": _sharegpt,
-    "swe-agent": _swe_agent,
+    **{form: _conversations(of) for form, of in CONVERSATIONS.items()},
     "blocks": _blocks,
 }
 """OpenAI chat completion requests, one a line; whole conversations; ShareGPT; a SWE-agent trajectory; block ids."""

@@ -38,7 +38,12 @@ class ModelLease:
     start: int
     prefix: Prefix
 
+    page_size: int
+
     def covers(self, prefix: Prefix) -> bool:
+        """A part-filled page beside the run is not of it, though its ids are."""
+        if len(prefix) % self.page_size:
+            return False
         return self.start < len(prefix) <= len(self.prefix) and self.prefix[: len(prefix)] == prefix
 
 
@@ -297,7 +302,7 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
         rank = rank_of(kind, priority)
         running = self.tree.leases.place(Lease(owner, rank, seconds, 0.0, begin * 4, found.node))
         capped = min(seconds, self.limits.max_seconds)
-        wanted = ModelLease(owner, rank, capped, self.now + capped, begin, ids[:end])
+        wanted = ModelLease(owner, rank, capped, self.now + capped, begin, ids[:end], self.model.page_size)
         assert (running is not None) == self.model.place(wanted, self.limits)
 
     @rule(seconds=st.integers(0, 10))

@@ -50,6 +50,7 @@ def test_every_source_file_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.endswith(SUFFIXES)}
         assert "deeproot/py.typed" in archive.namelist()
+        assert "deeproot/bench/report/page.html.jinja" in archive.namelist()
     assert packed == names
 
 

@@ -52,6 +52,8 @@ def test_the_check_needs_pages(options: EngineOptions) -> None:
         load_engine(dataclasses.replace(options, kv_cache_memory_bytes=5000))
 
 
-def test_flash_attention_is_refused(options: EngineOptions) -> None:
+def test_backends_that_cannot_are_refused(options: EngineOptions) -> None:
     with pytest.raises(SetupError, match="flash"):
         load_engine(dataclasses.replace(options, attention_backend="flash"))
+    with pytest.raises(SetupError, match="deterministic"):
+        load_engine(dataclasses.replace(options, attention_backend="cpu"))

@@ -114,10 +114,14 @@ def test_a_call_starts_before_the_reply_ends(log: EventLog, workspace: Path) -> 
     assert "\nx\n" in result_of(server, "c0-1")
 
 
-def test_readers_run_beside_each_other_and_writers_in_order(log: EventLog, workspace: Path) -> None:
-    """Two searches, a run that waits for both, a read that waits for the run."""
+def test_readers_run_beside_each_other_and_writers_in_order(
+    log: EventLog, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two searches, of which the first takes for ever, a run that waits for both, a read that waits for the run."""
+    monkeypatch.setattr("deeproot.runtime.agent.searching._SEARCH_S", 3.0)
+    (workspace / "slow.txt").write_text("a" * 40 + "b")
     calls = [
-        ToolCall("search", {"pattern": "PORT"}),
+        ToolCall("search", {"pattern": "(a+)+$", "path": "slow.txt"}),
         ToolCall("search", {"pattern": "5432"}),
         ToolCall("run", {"command": "echo PORT = 1 > a.py; sleep 0.2"}),
         ToolCall("read", {"path": "a.py"}),
@@ -125,7 +129,7 @@ def test_readers_run_beside_each_other_and_writers_in_order(log: EventLog, works
     ]
     server, seen, _ = go(log, workspace, Reply("", calls), Reply("Done."))
     at = seen.order.index
-    assert at("+c0-1") < at("-c0-0"), "the second begins before the first has ended"
+    assert at("-c0-1") < at("-c0-0"), "the second has ended before the first"
     assert max(at("-c0-0"), at("-c0-1")) < at("+c0-2")
     assert at("-c0-2") < at("+c0-3")
     assert at("-c0-3") < at("+c0-4")
