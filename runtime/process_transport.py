@@ -35,8 +35,7 @@ from deeproot.runtime.engine_messages import (
 from deeproot.runtime.engine_transport import EngineEvents
 from deeproot.runtime.options import EngineOptions, LogFormat
 from deeproot.scheduler.questions import Answer, Question
-from deeproot.scheduler.stats import EngineStats
-from deeproot.scheduler.watch import PULSE_S
+from deeproot.scheduler.stats import PULSE_S, EngineStats
 
 logger = logging.getLogger(__name__)
 

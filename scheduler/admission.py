@@ -140,10 +140,12 @@ class Admission:
 
     def _fits(self, request: Request, num_matched: int, limit: int) -> bool:
         table, rows = self.table, self.table.rows
-        wanted = (
-            -(-min(limit, request.num_tokens + self.reserved_output) // self.cache.page_size) - num_matched
-        )
-        ends = np.minimum(table.limit[rows], table.num_expected[rows] + self.reserved_output)
+        # A request's last token is never computed.
+        ahead = self.reserved_output - 1
+        end = max(request.num_tokens, min(limit - 1, request.num_tokens + ahead))
+        wanted = -(-end // self.cache.page_size) - num_matched
+        expected = table.num_expected[rows]
+        ends = np.maximum(expected, np.minimum(table.limit[rows] - 1, expected + ahead))
         promised = int(table.missing_pages(rows, ends).sum())
         return wanted + promised <= self.pool.num_free + self.cache.num_evictable
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, fields
 
+PULSE_S = 1.0
+"""How often a living engine says so."""
+
 
 @dataclass(slots=True)
 class Counters:

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 from deeproot.scheduler.loop import EngineLoop
+from deeproot.scheduler.stats import PULSE_S
 
 logger = logging.getLogger(__name__)
 
-PULSE_S = 1.0
 _NAMED = 8
 """Requests that a line names."""
 

@@ -12,6 +12,7 @@ from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import MatchResult, Node
 from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.scheduler.admission import take_pages
+from deeproot.scheduler.config import SchedulerConfig
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class OwnTree:
         if chunk < 1:
             raise ValueError(f"chunk is {chunk}; give at least 1")
         self.chunk = chunk
+        self._reserved = SchedulerConfig().reserved_output
         self.cache = RadixCache(page_size)
         # No layers: pages are numbers, and nothing is stored in them.
         self.pool = KVPool(KVLayout(0, 1, 1, page_size, torch.float32), num_pages)
@@ -46,7 +48,8 @@ class OwnTree:
             return Served(0, refused=True)
         match = self.cache.match(call.prompt.tobytes(), int(call.prompt.size) - 1)
         self.cache.lock(match.node)
-        own, reused = self._copied(match, -(-int(call.prompt.size) // size))
+        with_room = min(int(ids.size), int(call.prompt.size) + self._reserved - 1)
+        own, reused = self._copied(match, -(-with_room // size))
         row = _Row(match.node, np.concatenate((match.pages, own)), len(match.pages))
         self._prefill(row, call.prompt, reused)
         self._grow(row, ids.size)
@@ -81,13 +84,13 @@ class OwnTree:
         self.pool.free(result.dropped)
         row.node, row.borrowed = result.node, len(given)
 
-    def _copied(self, match: MatchResult, prompt_pages: int) -> tuple[Int32Array, int]:
+    def _copied(self, match: MatchResult, wanted_pages: int) -> tuple[Int32Array, int]:
         """The page that a partial match is copied to, if any, and how many tokens are reused in all."""
         source = match.copy_from
         if source is None:
             return match.pages[:0], match.num_tokens
         self.cache.lock(source.node)
-        fits = prompt_pages - len(match.pages) <= self.pool.num_free + self.cache.num_evictable
+        fits = wanted_pages - len(match.pages) <= self.pool.num_free + self.cache.num_evictable
         # Where the page to copy from is the one that is missing, the scheduler does without it too.
         own = take_pages(self.cache, self.pool, 1) if fits else match.pages[:0]
         self.cache.unlock(source.node)

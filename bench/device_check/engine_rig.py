@@ -87,7 +87,9 @@ class Rig:
         started = time.perf_counter()
         self.runner.capture_graphs()
         self.capture_seconds = time.perf_counter() - started
-        scheduler_config = SchedulerConfig(max_seqs, sizes.step_tokens, max_len, variant.overlap)
+        scheduler_config = SchedulerConfig(
+            max_seqs, sizes.step_tokens, max_len, variant.overlap, policy="fcfs"
+        )
         self.scheduler = Scheduler(scheduler_config, RadixCache(sizes.page), pool, self.runner)
 
     def fresh(self, num_tokens: int) -> list[int]:

@@ -25,7 +25,9 @@ from deeproot.scheduler.messages import AddRequest, SamplingParams
 from deeproot.scheduler.scheduler import Scheduler
 
 PAGE, VOCAB = 16, 64
-SCHEDULE = SchedulerConfig(max_num_seqs=5, max_num_batched_tokens=48, max_model_len=160)
+SCHEDULE = SchedulerConfig(
+    max_num_seqs=5, max_num_batched_tokens=48, max_model_len=160, policy="fcfs", reserved_output=1
+)
 TUNING = TritonTuning(
     min_piece=32,
     prefill=PrefillConfig("gather", 32, 32, 4, 2),

@@ -67,7 +67,7 @@ def test_the_flag_reaches_the_engines_process(capsys: pytest.CaptureFixture[str]
     args = parser.parse_args(["serve", "--model", str(tmp_path), "--speculative-config", EXAMPLE])
     options = engine_options(args)
     assert options.speculative_config == SpeculationConfig(5)
-    start = Start(tmp_path, options, "info", "text")
+    start = Start(tmp_path, options, "info", "text", 30.0)
     assert decode_start(encode_start(start)) == start
     with pytest.raises(SystemExit):
         parser.parse_args(["serve", "--model", str(tmp_path), "--speculative-config", '{"method": "eagle"}'])

@@ -131,7 +131,10 @@ def ask(
         with client.chat.completions.stream(**arguments, stream_options={"include_usage": True}) as stream:
             for _ in stream:
                 pass
-            answer = stream.get_final_completion()
+            try:
+                answer = stream.get_final_completion()
+            except openai.LengthFinishReasonError as cut:
+                answer = cut.completion
     else:
         answer = client.chat.completions.create(**arguments)
     choice = answer.choices[0]
