@@ -21,7 +21,7 @@ from deeproot.runtime.cli import main
 from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingOptions
 
-from .server.harness import RunningServer, running_server, wait_until
+from .server.harness import RunningServer, SlowForward, running_server, wait_until
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 SAMPLING = SamplingOptions(max_tokens=20, temperature=0)
@@ -157,8 +157,17 @@ def test_a_wrong_key_is_one_line(server: RunningServer, capsys: pytest.CaptureFi
     assert "API key" in capsys.readouterr().err
 
 
-def test_on_a_terminal(server: RunningServer) -> None:
+def test_on_a_terminal(options: EngineOptions) -> None:
     """Ask, stop a long reply by Ctrl-C, ask again, leave by Ctrl-D."""
+    with running_server(
+        options,
+        ServerOptions(port=0, api_keys=("key",)),
+        wrap=lambda engine: SlowForward(engine.scheduler.runner, seconds=0.03),
+    ) as server:
+        talk_on_a_terminal(server)
+
+
+def talk_on_a_terminal(server: RunningServer) -> None:
     command = str(Path(sys.executable).with_name("deeproot"))
     child, terminal = pty.fork()
     if child == 0:

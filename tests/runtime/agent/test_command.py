@@ -47,7 +47,13 @@ def agent(workspace: Path, url: str, *arguments: str) -> list[str]:
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [COMMAND, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        [COMMAND, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that run in the background may have been told to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
     )
 
 

@@ -140,13 +140,19 @@ def test_sigkill_at_random(seed: int, sessions: Sessions, whole: Whole, cut: Cut
     chosen = random.Random(seed)
     turn, delay = chosen.randrange(len(SCRIPT) - 1), chosen.uniform(0.0, 0.1)
 
+    timers: list[threading.Timer] = []
+
     def kill_later() -> None:
-        threading.Timer(delay, sessions.kill).start()
+        timers.append(threading.Timer(delay, sessions.kill))
+        timers[-1].start()
 
     script = script_with(turn, replace(SCRIPT[turn], first=kill_later))
     make_workspace(tmp_path / "workspace")
     with scripted_server(*script) as server:
         sessions.run(tmp_path, server.url)
+        for timer in timers:  # it must not reach the next test's run
+            timer.cancel()
+            timer.join()
         if len(server.bodies) < len(SCRIPT) or not _ended(tmp_path / "run.db"):
             check_resume(tmp_path / "run.db", server, whole, cut)
 
