@@ -17,7 +17,7 @@ from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.page_ops import PageOps, TorchPageOps
 from deeproot.kernels.configs import HEAD_DIMS, MAX_GROUP
 from deeproot.kernels.cpu.build import BuildError, abilities_here
-from deeproot.kernels.cpu.library import KINDS, MAX_HEAD_DIM, CpuLibrary
+from deeproot.kernels.cpu.native import KINDS, MAX_HEAD_DIM, CpuLibrary
 
 AttentionName = Literal["cpu", "torch", "triton", "flash"]
 _HOPPER = (9, 0)

@@ -7,7 +7,7 @@ import torch
 
 from deeproot.engine.batch import ForwardBatch
 from deeproot.engine.kv_pool import KVPool
-from deeproot.kernels.cpu.library import KINDS, AttentionStruct, BatchStruct, CpuLibrary
+from deeproot.kernels.cpu.native import KINDS, AttentionStruct, BatchStruct, CpuLibrary
 
 
 class PlannedBatch:
@@ -40,14 +40,14 @@ class CpuAttention:
         self,
         pool: KVPool,
         num_qo_heads: int,
-        library: CpuLibrary,
+        native: CpuLibrary,
         scale: float | None = None,
         cap: float | None = None,
         windows: Sequence[int | None] = (),
     ) -> None:
         """pool: of the model's own dtype, on the CPU. scale, cap, windows: as in TorchAttention."""
         self.pool = pool
-        self.library = library
+        self.native = native
         layout = pool.layout
         self.scale = layout.head_dim**-0.5 if scale is None else scale
         self.cap = cap or 0.0
@@ -85,7 +85,7 @@ class CpuAttention:
             out.data_ptr(),
             out.stride(0),
         )
-        self.library.attention(attention, batch.struct, k, v)
+        self.native.attention(attention, batch.struct, k, v)
         return out
 
 

@@ -7,7 +7,7 @@ from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.layers import Linear, RMSNorm, soft_cap
 from deeproot.engine.models.decoder import Decoder, Layer
 from deeproot.engine.rope import RotaryEmbedding
-from deeproot.kernels.cpu.library import (
+from deeproot.kernels.cpu.native import (
     PANEL,
     CpuLibrary,
     DecoderStruct,
@@ -34,8 +34,8 @@ class CpuDecoder:
         config = decoder.config
         self.config = config
         self._attention = attention
-        self._library = attention.library
-        packer = _Packer(self._library, _packed_size(decoder))
+        self._native = attention.native
+        packer = _Packer(self._native, _packed_size(decoder))
         self._kept = packer.kept
         layers = (LayerStruct * config.num_layers)(
             *(self._layer(decoder, layer, index, packer) for index, layer in enumerate(decoder.layers))
@@ -45,7 +45,7 @@ class CpuDecoder:
             embedding = packer.keep(decoder.embedding.weight)
         head = packer.pack(decoder.head)
         decoder.head = decoder.embedding.weight = torch.empty(0)
-        self._library.release_memory()
+        self._native.release_memory()
         scale = decoder.embedding_scale
         self._struct = DecoderStruct(
             config.num_layers,
@@ -73,12 +73,12 @@ class CpuDecoder:
             raise ValueError("a CpuDecoder runs with the attention backend that it was made for")
         ids = input_ids.contiguous()
         out = torch.empty(len(ids), self.config.hidden_size, dtype=torch.bfloat16)
-        self._library.forward(self._struct, self._attention.planned.struct, ids, out)
+        self._native.forward(self._struct, self._attention.planned.struct, ids, out)
         return out
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(hidden), self.config.vocab_size)
-        self._library.logits(self._struct, hidden.contiguous(), out)
+        self._native.logits(self._struct, hidden.contiguous(), out)
         cap = self.config.logits_soft_cap
         return out if cap is None else soft_cap(out, cap)
 
@@ -110,7 +110,7 @@ class CpuDecoder:
             k_pool.data_ptr(),
             v_pool.data_ptr(),
         )
-        self._library.release_memory()
+        self._native.release_memory()
         return struct
 
 
@@ -130,10 +130,10 @@ def _packed_size(decoder: Decoder) -> int:
 class _Packer:
     """Packs weights one after another into one piece of memory, in the order in which a step reads them."""
 
-    def __init__(self, library: CpuLibrary, size: int) -> None:
-        self._library = library
+    def __init__(self, native: CpuLibrary, size: int) -> None:
+        self._native = native
         self._memory = torch.empty(size, dtype=torch.bfloat16)
-        library.want_large_pages(self._memory)
+        native.want_large_pages(self._memory)
         self._used = 0
         self.kept: list[torch.Tensor] = [self._memory]
         """What structures point to."""
@@ -175,5 +175,5 @@ class _Packer:
             packed.zero_()
         if places is None:
             places = torch.arange(n, dtype=torch.int32)
-        self._library.pack(weight.contiguous(), places, packed)
+        self._native.pack(weight.contiguous(), places, packed)
         return WeightStruct(packed.data_ptr(), None, n, k)

@@ -1,6 +1,7 @@
 """Grammars by llguidance. It lets go of Python's lock while it works, and spreads a batch over its own threads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
@@ -78,4 +79,5 @@ def _tokenizer(tokens: TokenBytes, vocab_size: int) -> LLTokenizer:
     if not ends:
         raise GrammarError("the model has no token that ends an output")
     # Its annotations name text and transformers tokenizers; it takes any object that says is_tokenizer_wrapper.
-    return LLTokenizer(_Tokens(tokens, vocab_size), n_vocab=vocab_size, eos_token=ends)  # type: ignore[arg-type]
+    wrapper: Any = _Tokens(tokens, vocab_size)
+    return LLTokenizer(wrapper, n_vocab=vocab_size, eos_token=ends)

@@ -112,8 +112,7 @@ class CudaCapture:
 
     def __call__(self, compute: Compute, attention: AttentionBackend) -> "CudaGraph":
         current = torch.cuda.current_stream()
-        # torch gives this class no types.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):
             # First uses compile kernels and allocate workspaces, which must not happen during a capture.

@@ -177,7 +177,7 @@ def make_attention(
 
 def faster_model(loaded: LoadedModel, attention: AttentionBackend) -> CausalLM:
     """The model as it runs fastest with that backend; its weights may be taken from `loaded`, which is then of no use."""
-    if not isinstance(attention, CpuAttention) or attention.library.matrix == "none":
+    if not isinstance(attention, CpuAttention) or attention.native.matrix == "none":
         return loaded.model
     if not isinstance(loaded.model, Decoder) or loaded.dtype != torch.bfloat16:
         return loaded.model

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,8 @@ def run(args: argparse.Namespace) -> int:
 async def _main(args: argparse.Namespace, jail: Jail, log: EventLog, path: Path) -> int:
     task = asyncio.current_task()
     assert task is not None
-    with suppress(NotImplementedError):
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with ExitStack() as stack:
         settings = Settings.of(log) if args.resume else None
         if settings is not None and settings.workspace != jail.root:

@@ -10,7 +10,7 @@ from deeproot.runtime.context.skills.skill import Skill
 from deeproot.runtime.context.status import todo
 from deeproot.runtime.context.status.history import RunHistory
 
-TODO_NAMES = (todo.REWRITE, todo.UPDATE)
+LIST_NAMES = (todo.REWRITE, todo.UPDATE)
 
 
 class HostTools:
@@ -20,7 +20,7 @@ class HostTools:
         self._log = log
         self._skills = tuple(skills)
         self._history = RunHistory(log)
-        self.names = (*((use.NAME,) if skills else ()), *(TODO_NAMES if keeps_list else ()))
+        self.names = (*((use.NAME,) if skills else ()), *(LIST_NAMES if keeps_list else ()))
 
     def events(self, made: Sequence[tuple[Call, Outcome]]) -> list[NewEvent]:
         """The results of a message's calls, in order, with what those of the host bring."""

@@ -35,7 +35,7 @@ from deeproot.runtime.context.skills.skill import Skill, SkillError, catalogue, 
 from deeproot.runtime.context.status.bar import StatusBar
 from deeproot.runtime.context.status.techniques import Techniques
 from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
-from deeproot.runtime.context.status.todo import TODO_TOOLS
+from deeproot.runtime.context.status.todo import LIST_TOOLS
 from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenizer import TokenizerError, TokenizersAdapter
@@ -100,7 +100,7 @@ def begin(
             record.policy(log, more)
     for text in constraints:
         record.constraint(log, text)
-    host_tools = [*([use.SKILL_TOOL] if skills else []), *(TODO_TOOLS if settings.status else ())]
+    host_tools = [*([use.SKILL_TOOL] if skills else []), *(LIST_TOOLS if settings.status else ())]
     record.tools(log, [*schemas(settings.tools), *host_tools])
     record.user(log, task)
 

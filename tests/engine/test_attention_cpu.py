@@ -12,7 +12,7 @@ from tests.engine.batches import Chunk, make_batch
 from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.kv_pool import KVLayout, KVPool
 from deeproot.kernels.cpu.build import abilities_here
-from deeproot.kernels.cpu.library import CpuLibrary, Matrix, Simd
+from deeproot.kernels.cpu.native import CpuLibrary, Matrix, Simd
 
 HERE = abilities_here()
 SIMD: list[Simd] = [

@@ -15,7 +15,7 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import faster_model, load_model, make_attention
 from deeproot.engine.runner import Runner
 from deeproot.kernels.cpu.build import abilities_here
-from deeproot.kernels.cpu.library import CpuLibrary, Matrix
+from deeproot.kernels.cpu.native import CpuLibrary, Matrix
 
 HERE = abilities_here()
 pytestmark = pytest.mark.skipif(not HERE.bf16, reason="this CPU does not compute in bfloat16")

@@ -9,7 +9,7 @@ from deeproot.runtime.context.branches.report import CALLS as BRANCH_CALLS
 from deeproot.runtime.context.calls import arguments_of, calls_of, spell_call
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import Event, EventKind
-from deeproot.runtime.context.status.todo import PART as TODO
+from deeproot.runtime.context.status.todo import PART as LIST
 from deeproot.runtime.context.status.todo import Todo, read_todo
 
 PART = "status"
@@ -112,7 +112,7 @@ class RunHistory:
 
     def _state(self, event: Event) -> None:
         part = event.data.get("part")
-        if part == TODO:
+        if part == LIST:
             self.todo = read_todo(self.log.text(event))
         elif part == PART:
             self.status, self.status_mode = self.log.text(event), str(event.data.get("mode", ""))

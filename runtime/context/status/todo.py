@@ -16,7 +16,7 @@ STATES = ("pending", "in_progress", "done", "dropped")
 REWRITE, UPDATE = "rewrite_todo_list", "update_todo_status"
 _MOST = 50
 _ITEM = {"type": "string", "maxLength": 200}
-TODO_TOOLS: tuple[Mapping[str, Any], ...] = (
+LIST_TOOLS: tuple[Mapping[str, Any], ...] = (
     {
         "type": "function",
         "function": {

@@ -145,7 +145,7 @@ def test_every_call_extends_the_one_before(
     record.policy(log, catalogue(SKILLS))
     record.policy(log, bar.manual())
     record.constraint(log, "Never edit vendor/.")
-    record.tools(log, [*TOOLS, SKILL_TOOL, *todo.TODO_TOOLS, *LATER])
+    record.tools(log, [*TOOLS, SKILL_TOOL, *todo.LIST_TOOLS, *LATER])
     show(log, FewShotSet("bug", (Example("It fails.", "Title: it fails"),)))
     record.user(log, "Make the tests pass.")
     contexts: list[Context] = []
