@@ -8,7 +8,7 @@ an owner may lease is bounded in number and in pages; a new lease takes the plac
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from deeproot.engine.eviction import EvictionClass, EvictionOrder, class_of
+from deeproot.engine.eviction import EvictionOrder
 from deeproot.engine.radix_node import Node
 
 _LEAST_S = 0.001
@@ -157,10 +157,6 @@ class Leases:
                 if node.start <= lease.start:
                     self._end(lease, self._accounts[lease.owner])
         node.leases = ()
-
-    def num_of(self, kind: EvictionClass) -> int:
-        """Running leases of a class."""
-        return sum(class_of(lease.rank) is kind for lease in self.running())
 
     def _make_room(self, account: _Account, new: Lease) -> bool:
         """End lower or equal leases of the owner, the lowest and soonest to end first, until the new one fits."""

@@ -23,6 +23,7 @@ Number = TypeVar("Number", int, float)
 
 
 def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) -> None:
+    """The flags that say how to load a model and how to run it."""
     default = EngineOptions(model="")
     group = command.add_argument_group("model and engine")
     group.add_argument(
@@ -32,6 +33,17 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="PATH",
         help="a GGUF file, a model folder, or a name that deeproot models lists",
     )
+    _add_model(group, default)
+    _add_texts(group, default)
+    _add_sizes(group, default)
+    _add_steps(group, default)
+    _add_cache(group, default)
+    _add_reuse(group, default)
+    group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
+
+
+def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
+    """The model, and where and in what numbers it is computed."""
     group.add_argument("--config", metavar="FILE", help="YAML file with names of flags and their values")
     group.add_argument(
         "--load-format", choices=LOAD_FORMATS, default=default.load_format, help="(default: auto)"
@@ -52,6 +64,10 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         default=default.kv_cache_dtype,
         help="auto: as --dtype; fp8: half the memory, less exact (default: auto)",
     )
+
+
+def _add_texts(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
+    """How its texts are read and written."""
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
         "--tool-call-parser",
@@ -63,6 +79,10 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="NAME",
         help="format of reasoning; none leaves it in the content (default: as the chat template tells)",
     )
+
+
+def _add_sizes(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
+    """What a step and the queue hold."""
     group.add_argument(
         "--max-model-len",
         "--context-length",
@@ -107,6 +127,10 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="MS",
         help="between tokens of running requests while prompts are computed; 0: no limit (default: %(default)s)",
     )
+
+
+def _add_steps(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
+    """How steps are taken."""
     group.add_argument(
         "--speculative-config",
         type=speculative,
@@ -128,6 +152,10 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         action="store_true",
         help="the same logits bit for bit whether a prompt is cached or not, cut or not, alone or in a batch; slower",
     )
+
+
+def _add_cache(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
+    """The KV cache."""
     group.add_argument(
         "--page-size",
         "--block-size",
@@ -150,6 +178,10 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="SHARE",
         help="of a GPU's free memory, what weights and KV cache may take (default: %(default)s)",
     )
+
+
+def _add_reuse(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
+    """What is kept of earlier requests."""
     group.add_argument(
         "--keep-thinking",
         action="store_true",
@@ -184,7 +216,6 @@ def add_engine_flags(command: argparse.ArgumentParser, *, model_required: bool) 
         metavar="SHARE",
         help="of the KV cache, what an API key may have under leases (default: %(default)s)",
     )
-    group.add_argument("--seed", type=int, default=default.seed, help="(default: %(default)s)")
 
 
 def _checked(

@@ -20,6 +20,13 @@ def add_serve(commands: Any) -> None:
     add_limit_flags(command)
     group = command.add_argument_group("server")
     default = ServerOptions()
+    _add_address(group, default)
+    _add_stores(group, default)
+    _add_surroundings(group, default)
+
+
+def _add_address(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
+    """Where the server listens, for whom, and what it bears."""
     group.add_argument("--host", default=default.host, help="address to listen on (default: %(default)s)")
     group.add_argument(
         "--port",
@@ -66,6 +73,10 @@ def add_serve(commands: Any) -> None:
         metavar="SECONDS",
         help="how long the chat template may take for one conversation (default: %(default)s)",
     )
+
+
+def _add_stores(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
+    """What it keeps of requests."""
     group.add_argument(
         "--response-store",
         type=Path,
@@ -106,6 +117,10 @@ def add_serve(commands: Any) -> None:
         metavar="SIZE",
         help="for the latest sequences, to explain misses by; 0 switches that off (default: 32MiB)",
     )
+
+
+def _add_surroundings(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
+    """Prices, browsers, traces and logs."""
     group.add_argument(
         "--dollars-per-hour",
         type=number(0, 1e6),
