@@ -77,12 +77,7 @@ def _prepare(
     tokenizer = speech.assets.tokenizer
     defaults = dataclasses.replace(speech.defaults, max_new_tokens=COMPLETION_MAX_TOKENS)
     given, n = _prompts(body), check_choices(body.n)
-    if len(given) * n > MAX_CHOICES:
-        raise invalid(
-            f"{len(given)} prompts with n = {n} ask for {len(given) * n} answers, but a request gets at most "
-            f"{MAX_CHOICES}: lower n or send fewer prompts.",
-            "n",
-        )
+    _check_number(len(given), n)
     _check_best_of(body, n)
     # The engine always computes a token; where only the prompt is of interest, it is dropped.
     no_output = bool(body.echo) and body.max_tokens == 0
@@ -94,7 +89,6 @@ def _prepare(
     )
     grammar = grammar_of(body, speech.grammars)
     requests: list[AddRequest] = []
-    texts: list[OutputText] = []
     echoes: list[Echo] = []
     prompts: list[Prompt] = []
     for i, one in enumerate(given):
@@ -113,15 +107,16 @@ def _prepare(
         if body.echo:
             text = one if isinstance(one, str) else tokenizer.decode(one)
             echoes += [Echo(text, prompt.token_ids)] * n
-    for _ in requests:
-        text_of = OutputText(
+    texts = tuple(
+        OutputText(
             tokenizer,
             stops_of(grammar, options),
             continues_text=True,
             min_tokens=options.min_tokens,
             no_output=no_output,
         )
-        texts.append(text_of)
+        for _ in requests
+    )
 
     def remember(index: int, token_ids: list[int]) -> None:
         if isinstance(given[index // n], str):
@@ -133,7 +128,7 @@ def _prepare(
     job = Job(
         "completions",
         hinted(hinting, told),
-        tuple(texts),
+        texts,
         started,
         remember=remember,
         tokens_saved=saved,
@@ -143,6 +138,15 @@ def _prepare(
         traceparent=asker.traceparent,
     )
     return job, echoes
+
+
+def _check_number(num_prompts: int, n: int) -> None:
+    if num_prompts * n > MAX_CHOICES:
+        raise invalid(
+            f"{num_prompts} prompts with n = {n} ask for {num_prompts * n} answers, but a request gets at most "
+            f"{MAX_CHOICES}: lower n or send fewer prompts.",
+            "n",
+        )
 
 
 def _check_best_of(body: CompletionRequest, n: int) -> None:
