@@ -24,7 +24,8 @@ import jsonschema
 import msgspec
 
 from deeproot.bench.bfcl import Entry, read_entries
-from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.llm import LLM
+from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.sampling_options import SamplingOptions
 
 

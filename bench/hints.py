@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deeproot.bench.cachesim.made_runs import Spread
-from deeproot.bench.simulator.load import Call, Flood, Source
+from deeproot.bench.simulator.load import Call, Flood, Source, made_tokens
 from deeproot.bench.simulator.simulate import Beginnings, Record, Simulation
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.eviction import EvictionClass
@@ -28,7 +28,6 @@ from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import Boundary, TokenOutput
 
 PAGE = 64
-_VOCABULARY = 150_000
 _LONGEST = 9000
 """Tokens of the longest request."""
 
@@ -63,7 +62,7 @@ class Agents:
     )
 
     def sources(self, seed: int) -> Iterator[tuple[float, Source]]:
-        root = _tokens(np.random.default_rng(seed), self.root_tokens)
+        root = made_tokens(np.random.default_rng(seed), self.root_tokens)
         for number in range(self.sessions):
             rng = np.random.default_rng((seed, number))
             yield float(number), self._session(rng, root, f"agent {number}", float(number))
@@ -71,19 +70,19 @@ class Agents:
     def _session(
         self, rng: np.random.Generator, root: Int32Array, name: str, now: float
     ) -> Generator[Call, float, None]:
-        history = np.concatenate([root, _tokens(rng, self.task_tokens)])
+        history = np.concatenate([root, made_tokens(rng, self.task_tokens)])
         newest = len(root)
         for _ in range(self.turns):
-            answer = _tokens(rng, min(self.answer.count(rng), 200))
+            answer = made_tokens(rng, min(self.answer.count(rng), 200))
             tool, pause = self.tools[int(rng.integers(len(self.tools)))]
             turn = Turn("agent", now, history, answer, name, tool=tool, root=len(root), newest=newest)
             ended = yield turn
             now = ended + pause.draw(rng)
             newest = len(history) + len(answer)
-            history = np.concatenate([history, answer, _tokens(rng, min(self.output.count(rng), 2000))])
+            history = np.concatenate([history, answer, made_tokens(rng, min(self.output.count(rng), 2000))])
             if len(history) > self.most:
                 kept = history[len(root) + (len(history) - len(root)) // 2 :]
-                history = np.concatenate([root, _tokens(rng, 200), kept])
+                history = np.concatenate([root, made_tokens(rng, 200), kept])
                 newest = len(history)
 
 
@@ -177,16 +176,12 @@ def _first(sources: Iterator[tuple[float, Source]], count: int) -> Iterator[tupl
     return (source for _, source in zip(range(count), sources, strict=False))
 
 
-def _tokens(rng: np.random.Generator, n: int) -> Int32Array:
-    return rng.integers(4, _VOCABULARY, n).astype(np.int32)
-
-
 def pool_pages(working: int, share: float) -> int:
     """Pages for a share of the working tokens, but room for the longest request at least."""
     return max(int(working * share), _LONGEST) // PAGE
 
 
-def working_tokens(agents: Agents, seed: int) -> int:
+def workingmade_tokens(agents: Agents, seed: int) -> int:
     """What the sessions work with at most at a time: the longest prompt of each, the root once."""
     longest = 0
     for _, source in agents.sources(seed):
@@ -213,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     agents, flood = Agents(turns=args.turns), Flood(arrival_s=args.cold_every_s, window=4000)
-    working = working_tokens(agents, args.seed)
+    working = workingmade_tokens(agents, args.seed)
     num_pages = pool_pages(working, args.share)
     print(f"{working:,} tokens of sessions, {num_pages} pages of {PAGE} tokens\n\n{HEAD}")
     for arm in ARMS:

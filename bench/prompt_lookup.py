@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.llm import LLM
+from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.sampling_options import SamplingOptions
 from deeproot.runtime.speculative import EXAMPLE, parse_speculative

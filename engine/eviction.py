@@ -4,7 +4,7 @@ from collections.abc import Collection
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 
-from deeproot.engine.radix_node import Node
+from deeproot.engine.radix_node import Node, lineage
 
 _CLOCK_BITS = 50
 _PRIORITIES = 16
@@ -130,10 +130,7 @@ def abandon(order: EvictionOrder, node: Node, kept: Node, end: int, claimed: Col
     end: byte at which what is abandoned ended; a node that goes on behind it was taken up by somebody else. claimed: `id`
     of nodes that others need.
     """
-    needed, step = set(), kept
-    while step.parent is not None:
-        needed.add(id(step))
-        step = step.parent
+    needed = {id(step) for step in lineage(kept)}
     while node.parent is not None and id(node) not in needed:
         in_use = node.locks or node.leases or any(child.rank >= 0 for child in node.children)
         if node.end > end or in_use or id(node) in claimed:

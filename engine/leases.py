@@ -7,9 +7,10 @@ an owner may lease is bounded in number and in pages; a new lease takes the plac
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 
 from deeproot.engine.eviction import EvictionOrder
-from deeproot.engine.radix_node import Node
+from deeproot.engine.radix_node import Node, lineage
 
 _LEAST_S = 0.001
 """A shorter lease is none; much less, added to the clock, would not move it."""
@@ -124,11 +125,9 @@ class Leases:
 
     def refresh(self, node: Node) -> None:
         """Count a use of all leases on the way to `node`."""
-        step: Node | None = node
-        while step is not None:
+        for step in lineage(node):
             for lease in step.leases:
                 lease.end = self.now + lease.seconds
-            step = step.parent
 
     def release(self, lease: Lease) -> None:
         """One who asked for a lease needs it no longer."""
@@ -190,11 +189,9 @@ class Leases:
 
 def _covered(lease: Lease) -> list[Node]:
     """The nodes of a lease's run, deepest first."""
-    nodes, step = [], lease.node
-    while step is not None and step.parent is not None and step.start >= lease.start:
-        nodes.append(step)
-        step = step.parent
-    return nodes
+    if lease.node is None:
+        return []
+    return list(takewhile(lambda node: node.start >= lease.start, lineage(lease.node)))
 
 
 def _is_leased_by(node: Node, owner: bytes) -> bool:

@@ -3,6 +3,7 @@
 Answers are tuples, since a frozen dataclass takes four times as long to make, on every turn of every request.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -107,6 +108,14 @@ class InsertResult(NamedTuple):
     """How many of the caller's pages, from the last backwards, the tree took; the others it had already."""
     dropped: Int32Array
     """Pages that the tree no longer needs, since what they held is contained in a page that it took."""
+
+
+def lineage(node: Node) -> Iterator[Node]:
+    """From `node` to the first of its sequence, the root left out."""
+    step = node
+    while step.parent is not None:
+        yield step
+        step = step.parent
 
 
 def common_tokens(a: bytes, b: bytes) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from deeproot.runtime.cache_price import Probed
 from deeproot.runtime.context.tokenizer import TokenIds
+from deeproot.runtime.http_api import bearer, server_base
 
 Prompt = str | TokenIds | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or messages."""
@@ -25,9 +26,7 @@ class CacheClient:
         self, base_url: str, *, api_key: str = "", cache_salt: str | None = None, timeout_s: float = 30.0
     ) -> None:
         """base_url: with or without `/v1`. cache_salt: of the requests that are meant."""
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        base = base_url.rstrip("/").removesuffix("/v1")
-        self._http = httpx.Client(base_url=base, headers=headers, timeout=timeout_s)
+        self._http = httpx.Client(base_url=server_base(base_url), headers=bearer(api_key), timeout=timeout_s)
         self._salt: dict[str, Any] = {} if cache_salt is None else {"cache_salt": cache_salt}
 
     def __enter__(self) -> Self:

@@ -9,7 +9,8 @@ from typing import Self
 
 from deeproot.runtime.chat.reply_events import ContentDelta
 from deeproot.runtime.chat_reply import ChatFailed, Message, Reply
-from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.llm import LLM
+from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.model_search import name_of
 from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.sampling_options import SamplingOptions

@@ -1,6 +1,5 @@
 """Chatting with a served model: a small client of the chat completions API."""
 
-import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
@@ -9,6 +8,7 @@ from typing import Any, Self
 import httpx
 
 from deeproot.runtime.chat_reply import ChatFailed, Message, Reply
+from deeproot.runtime.http_api import bearer, server_base, stream_events
 from deeproot.runtime.sampling_options import SamplingOptions
 
 _CONNECT_S = 10.0
@@ -19,11 +19,11 @@ class RemoteChat:
 
     def __init__(self, url: str, api_key: str, sampling: SamplingOptions) -> None:
         """`url`: the server's address, with or without `/v1`."""
-        base = url.rstrip("/").removesuffix("/v1")
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # No limit on reading: a long prompt may take its time before the first token.
         self._http = httpx.Client(
-            base_url=base, headers=headers, timeout=httpx.Timeout(None, connect=_CONNECT_S)
+            base_url=server_base(url),
+            headers=bearer(api_key),
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
         )
         self._sampling = sampling
         self.name = self._model_name()
@@ -73,11 +73,7 @@ class RemoteChat:
 
 
 def _pieces(lines: Iterator[str], reply: Reply) -> Iterator[str]:
-    for line in lines:
-        data = line.removeprefix("data: ")
-        if data == line or data == "[DONE]":
-            continue
-        chunk = json.loads(data)
+    for chunk in stream_events(lines):
         if "error" in chunk:
             raise ChatFailed(chunk["error"]["message"])
         usage = chunk.get("usage")

@@ -6,7 +6,6 @@ import random
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,15 +14,16 @@ import numpy as np
 
 from deeproot.runtime.cache_price import Probed, Tariff, cost_of
 from deeproot.runtime.chat.continuation import Prompt
-from deeproot.runtime.chat.reply_events import ReplyEvent, ToolCall, collect
+from deeproot.runtime.chat.reply_events import ReplyEvent
 from deeproot.runtime.chat.reply_parser import ReplyParser
 from deeproot.runtime.context.cost_oracle import EditCost
 from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_setup import load_engine
 from deeproot.runtime.engine_thread import ThreadTransport
+from deeproot.runtime.llm_completion import Completion, completion_of, ended_well
 from deeproot.runtime.options import EngineOptions, SetupError
-from deeproot.runtime.output_text import EndReason, OutputText
+from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import (
     COMPLETION_MAX_TOKENS,
     SamplingDefaults,
@@ -39,30 +39,10 @@ from deeproot.runtime.structured.held import held_to, stops_of
 from deeproot.runtime.structured.options import StructuredOutputs
 from deeproot.runtime.structured.output_grammar import OutputGrammar, ToolChoice, ToolUse
 from deeproot.runtime.sync_client import SyncClient
-from deeproot.scheduler.messages import AddRequest, TokenLogprobs, Usage
+from deeproot.scheduler.messages import AddRequest
 from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion
 
 Messages = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What a prompt was answered with."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    """Tokens of the output, an end token among them."""
-    finish_reason: EndReason
-    usage: Usage
-    tool_calls: tuple[ToolCall, ...] = ()
-    reasoning: str = ""
-    """What the model thought before `text`, where its format tells them apart."""
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of the output's tokens without an end token, if `SamplingOptions.logprobs` asked for them."""
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    """Of the prompt's tokens from the second on, if `SamplingOptions.prompt_logprobs` asked for them."""
-    error: str | None = None
-    """Why there is no more, if `finish_reason` is "error"."""
 
 
 class LLM:
@@ -139,9 +119,9 @@ class LLM:
         for index, news in self._run(requests, texts):
             events[index] += news
         for index, text in enumerate(texts):
-            if isinstance(many[index // n], str) and _ended_well(text):
+            if isinstance(many[index // n], str) and ended_well(text):
                 self._continuations.text.remember(given[index // n], text.token_ids)
-        return [_completion(text, news) for text, news in zip(texts, events, strict=True)]
+        return [completion_of(text, news) for text, news in zip(texts, events, strict=True)]
 
     def chat(
         self,
@@ -166,13 +146,19 @@ class LLM:
         With `continue_final_message` the model goes on with the last message instead of answering it.
         Raises TemplateError and OptionError, both ValueErrors.
         """
-        use = ToolUse(tools or (), tool_choice, parallel_tool_calls)
-        prompt, request, text = self._chat_request(
-            messages, sampling, use, structured_outputs, template_kwargs, exact, continue_final_message
+        *_, last = self.stream_chat(
+            messages,
+            sampling,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            structured_outputs=structured_outputs,
+            template_kwargs=template_kwargs,
+            exact=exact,
+            continue_final_message=continue_final_message,
         )
-        events = [event for _, news in self._run([request], [text]) for event in news]
-        self._remember_chat(prompt, text)
-        return _completion(text, events)
+        assert isinstance(last, Completion), "a stream ends with the whole"
+        return last
 
     def stream_chat(
         self,
@@ -198,7 +184,7 @@ class LLM:
                 events += news
                 yield from news
         self._remember_chat(prompt, text)
-        yield _completion(text, events)
+        yield completion_of(text, events)
 
     def chat_tokens(
         self,
@@ -263,7 +249,7 @@ class LLM:
         return prompt, request, text
 
     def _remember_chat(self, prompt: Prompt, text: OutputText) -> None:
-        if self._continuations.chat is not None and _ended_well(text):
+        if self._continuations.chat is not None and ended_well(text):
             self._continuations.chat.remember(prompt, text.token_ids)
 
     def _run(
@@ -337,24 +323,3 @@ def _engine_options(model: str | Path | EngineOptions, options: Mapping[str, Any
         if name not in known:
             raise SetupError(f"LLM has no option {name!r}; it has: {', '.join(sorted(known - {'model'}))}")
     return EngineOptions(model=str(model), **options)
-
-
-def _ended_well(text: OutputText) -> bool:
-    return text.end is not None and text.end.reason not in ("abort", "error")
-
-
-def _completion(text: OutputText, events: Sequence[ReplyEvent]) -> Completion:
-    end = text.end
-    assert end is not None, "the run has ended"
-    answer = collect(events)
-    return Completion(
-        answer.content,
-        tuple(text.token_ids),
-        end.reason,
-        end.usage,
-        answer.calls,
-        answer.reasoning,
-        tuple(text.logprobs),
-        tuple(text.prompt_logprobs),
-        end.error,
-    )

@@ -8,13 +8,14 @@ with WorkingSets("http://127.0.0.1:8000") as sets:
 ```
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+
+from deeproot.runtime.http_api import bearer, server_base, stream_events
 
 Fields = dict[str, Any]
 
@@ -40,10 +41,9 @@ class WorkingSets:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`base_url`: such as `http://127.0.0.1:8000`, with or without `/v1`."""
-        url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/working_sets"
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        url = f"{server_base(base_url)}/v1/working_sets"
         self._url = url
-        self._http = httpx.Client(headers=headers, timeout=timeout_s, transport=transport)
+        self._http = httpx.Client(headers=bearer(api_key), timeout=timeout_s, transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -153,11 +153,7 @@ class RemoteWorkingSet:
 
 
 def _events(response: httpx.Response) -> Iterator[Fields]:
-    for line in response.iter_lines():
-        data = line.removeprefix("data: ")
-        if data == line or data == "[DONE]":
-            continue
-        event = json.loads(data)
+    for event in stream_events(response.iter_lines()):
         if "error" in event:
             raise RemoteError(200, event["error"]["message"], event["error"].get("code"))
         yield event

@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 from deeproot.engine.eviction import EvictionClass, abandon, class_of, rank_of
 from deeproot.engine.leases import Lease
 from deeproot.engine.radix import RadixCache
-from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.engine.radix_node import TOKEN_BYTES, Node, lineage
 from deeproot.scheduler.messages import Boundary
 from deeproot.scheduler.request import Request
 
@@ -71,7 +71,7 @@ class Claims:
         hints, node = request.hints, request.node
         assert hints is not None
         assert node is not None
-        pauses = {lease for step in _path(node) for lease in step.leases if lease.pause}
+        pauses = {lease for step in lineage(node) for lease in step.leases if lease.pause}
         for lease in pauses:
             self._cache.leases.drop(lease)
         if pauses:
@@ -165,13 +165,13 @@ class Claims:
         return self._cache.order.num_pages(EvictionClass.SCRATCH) - before
 
     def _count_hits(self, node: Node) -> None:
-        for step in _path(node):
+        for step in lineage(node):
             if step.leases:
                 self.hits[class_of(step.rank)] += len(step.key) // TOKEN_BYTES
 
     def _supersede(self, tail: Tail, kept: Node) -> None:
         """Make scratch of what only `tail` needed and the way to `kept` does not; its leases end there."""
-        on_path = {id(node) for node in _path(kept)}
+        on_path = {id(node) for node in lineage(kept)}
         leases = self._cache.leases
         for lease in [lease for lease in tail.leases if lease.node is not None]:
             node = lease.node
@@ -186,7 +186,7 @@ class Claims:
                         tail.leases.append(rest)
         last = _living(tail.node())
         if last is not None and id(last) not in on_path:
-            claimed = self._claimed_beside(tail, {id(node) for node in _path(last)})
+            claimed = self._claimed_beside(tail, {id(node) for node in lineage(last)})
             abandon(self._cache.order, last, kept, tail.end, claimed)
 
     def _claimed_beside(self, tail: Tail, path: set[int]) -> set[int]:
@@ -202,15 +202,6 @@ class Claims:
             if node is not None:
                 claimed.add(id(node))
         return claimed
-
-
-def _path(node: Node) -> list[Node]:
-    """From `node` to the first of its sequence."""
-    nodes, step = [], node
-    while step.parent is not None:
-        nodes.append(step)
-        step = step.parent
-    return nodes
 
 
 def _living(node: Node | None) -> Node | None:

@@ -21,7 +21,7 @@ class Server:
 
     def __init__(self, flags: Sequence[str], log: Path) -> None:
         """log: gets what the server writes."""
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = (str(Path(sys.executable).with_name("deeproot")), "serve", "--port", str(self.port), *flags)
         with log.open("wb") as out:
@@ -109,7 +109,8 @@ def _command_of(pid: int) -> bytes:
         return b""
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -10,6 +10,7 @@ from deeproot.bench.live.client import Answer
 from deeproot.bench.live.counters import Counted
 from deeproot.bench.live.drive import Round
 from deeproot.bench.report.result import Chart, Column, How, Line, Metric, Table
+from deeproot.bench.report.verdicts import middle_95, resampled_medians
 
 NOT_SAID = "not said"
 _SHARES = (50, 90, 99)
@@ -231,10 +232,7 @@ def _ratios(base: Served, other: Served, of: Callable[[Answer], float | None]) -
 
 
 def _interval(ratios: Sequence[float]) -> tuple[float, float]:
-    rng = np.random.default_rng(0)
-    found = np.median(rng.choice(np.array(ratios), (2000, len(ratios))), axis=1)
-    low, high = np.quantile(found, (0.025, 0.975))
-    return float(low), float(high)
+    return middle_95(resampled_medians(ratios, np.random.default_rng(0), 2000))
 
 
 def charts(served: Sequence[Served]) -> tuple[Chart, ...]:

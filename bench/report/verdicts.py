@@ -7,8 +7,11 @@ from itertools import combinations
 from math import comb, isclose
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deeproot.bench.report.result import How, Metric
+
+Floats = NDArray[np.float64]
 
 FEWEST = 4
 """Samples on each side: with fewer, no order of them is rarer than one in twenty."""
@@ -83,7 +86,7 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> float:
     expected = float(ranks.sum()) * len(a) / len(ranks)
     seen = abs(float(ranks[: len(a)].sum()) - expected) - 1e-9
     if comb(len(ranks), len(a)) <= _EXACT:
-        sums = [abs(sum(chosen) - expected) for chosen in combinations(ranks.tolist(), len(a))]
+        sums: list[float] = [abs(sum(chosen) - expected) for chosen in combinations(ranks.tolist(), len(a))]
         return sum(one >= seen for one in sums) / len(sums)
     rng = np.random.default_rng(0)
     orders = rng.permuted(np.tile(ranks, (_EXACT, 1)), axis=1)[:, : len(a)].sum(axis=1)
@@ -91,22 +94,28 @@ def rank_test(a: Sequence[float], b: Sequence[float]) -> float:
     return (int((np.abs(orders - expected) >= seen).sum()) + 1) / (_EXACT + 1)
 
 
-def _midranks(
-    values: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _midranks(values: Floats) -> Floats:
     """Ranks from 1, equal values sharing the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    made: np.ndarray[tuple[int], np.dtype[np.float64]] = (ends - (counts - 1) / 2)[inverse]
+    made: Floats = (ends - (counts - 1) / 2)[inverse]
     return made
 
 
 def _interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
     rng = np.random.default_rng(0)
-    one, other = np.array(a), np.array(b)
-    medians_a = np.median(rng.choice(one, (_RESAMPLES, one.size)), axis=1)
-    medians_b = np.median(rng.choice(other, (_RESAMPLES, other.size)), axis=1)
-    if (medians_a == 0).any():
-        return None
-    low, high = np.quantile(medians_b / medians_a, (0.025, 0.975))
+    medians_a = resampled_medians(a, rng, _RESAMPLES)
+    medians_b = resampled_medians(b, rng, _RESAMPLES)
+    return None if (medians_a == 0).any() else middle_95(medians_b / medians_a)
+
+
+def resampled_medians(values: Sequence[float], rng: np.random.Generator, times: int) -> Floats:
+    """`[times]` medians of as many values, drawn anew each time."""
+    medians: Floats = np.median(rng.choice(np.array(values), (times, len(values))), axis=1)
+    return medians
+
+
+def middle_95(values: Floats) -> tuple[float, float]:
+    """Between which two 95% of them lie."""
+    low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)

@@ -51,7 +51,7 @@ class Fleet:
     def sources(self, seed: int) -> Iterator[tuple[float, Source]]:
         """Without end: when each session begins, and it."""
         rng = np.random.default_rng(seed)
-        roots = [_tokens(rng, self.root_tokens) for _ in range(self.kinds)]
+        roots = [made_tokens(rng, self.root_tokens) for _ in range(self.kinds)]
         now, number = 0.0, 0
         while True:
             own = np.random.default_rng((seed, number))
@@ -60,13 +60,13 @@ class Fleet:
             number += 1
 
     def _session(self, rng: np.random.Generator, root: Int32Array, name: str, now: float) -> Source:
-        history = np.concatenate([root, _tokens(rng, self.task.count(rng))])
+        history = np.concatenate([root, made_tokens(rng, self.task.count(rng))])
         for _ in range(self.turns.count(rng)):
-            answer = _tokens(rng, self.answer.count(rng))
+            answer = made_tokens(rng, self.answer.count(rng))
             if len(history) + len(answer) > self.window:
                 return
             ended = yield Call("agent", now, history, answer, session=name)
-            output = _tokens(rng, min(self.output.count(rng), 4000))
+            output = made_tokens(rng, min(self.output.count(rng), 4000))
             history = np.concatenate([history, answer, output])
             now = ended + self.gap_s.draw(rng)
 
@@ -85,8 +85,8 @@ class Flood:
         now = 0.0
         while True:
             now += float(rng.exponential(self.arrival_s))
-            answer = _tokens(rng, min(self.answer.count(rng), 500))
-            prompt = _tokens(rng, min(self.prompt.count(rng), self.window - 500))
+            answer = made_tokens(rng, min(self.answer.count(rng), 500))
+            prompt = made_tokens(rng, min(self.prompt.count(rng), self.window - 500))
             yield now, once(Call("cold", now, prompt, answer))
 
 
@@ -102,5 +102,6 @@ def once(call: Call) -> Source:
     yield call
 
 
-def _tokens(rng: np.random.Generator, n: int) -> Int32Array:
+def made_tokens(rng: np.random.Generator, n: int) -> Int32Array:
+    """`[n]` ids that nothing else has."""
     return rng.integers(4, _VOCABULARY, n).astype(np.int32)

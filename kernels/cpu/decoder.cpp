@@ -217,7 +217,6 @@ void finish_tile(const Product& p, const float* y, int first_row, int num_rows, 
 void decode(const Decoder& model, const Batch& batch, const int64_t* ids, bf16* out, const Team& team, Forms forms,
             Workspace& space) {
     Pass pass(model, batch, forms, space);
-    space.scratch.resize(std::max<size_t>(space.scratch.size(), team.size));
     // Layers of one window have the same plan.
     std::vector<int> windows;
     std::vector<Plan> plans;
@@ -229,8 +228,7 @@ void decode(const Decoder& model, const Batch& batch, const int64_t* ids, bf16* 
         plans.push_back(plan_attention(pass.attention_of(layer), batch, team.size));
         num_parts = std::max(num_parts, plans.back().num_parts);
     }
-    long state = long(model.q_heads / model.kv_heads) * (model.head_dim + 2);
-    float* states = reinterpret_cast<float*>(space.states.get(sizeof(float) * state * num_parts));
+    float* states = space.prepare(pass.attention_of(model.layers[0]), num_parts, team.size);
     run(team, [&](Worker& worker) {
         pass.embed(ids, worker);
         for (int i = 0; i < model.num_layers; i++) {

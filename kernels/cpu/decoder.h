@@ -1,5 +1,7 @@
 // A decoder-only transformer in bf16 over packed weights: everything between token ids and the last norm.
 #pragma once
+#include <algorithm>
+
 #include "attention.h"
 #include "matmul.h"
 
@@ -31,6 +33,12 @@ struct Decoder {
 struct Workspace {
     std::vector<Scratch> scratch;                      // of each thread
     Scratch x, normed, wide, qkv, attended, inner, states;
+
+    // Makes room for a thread's scratch each, and for the states of so many parts, [num_parts][group][state_size].
+    float* prepare(const Attention& a, int num_parts, int team_size) {
+        scratch.resize(std::max<size_t>(scratch.size(), team_size));
+        return reinterpret_cast<float*>(states.get(sizeof(float) * num_parts * a.group() * state_size(a)));
+    }
 };
 
 // Hidden states of the batch's tokens into out, [num_tokens][hidden] bf16.

@@ -14,6 +14,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from deeproot.runtime.agent.arguments import TOOLS
 from deeproot.runtime.agent.jail import Jail
 from deeproot.runtime.agent.session import ANSWERED
 from deeproot.runtime.agent.setup import (
@@ -159,7 +160,7 @@ async def _settings(args: argparse.Namespace, jail: Jail, server: Server, with_r
     request: dict[str, Any] = {"max_tokens": max_tokens}
     request |= {name: value for name in ("temperature", "seed") if (value := getattr(args, name)) is not None}
     exact = args.tokenizer is not None
-    tools = ("read", "search", "write", "patch", *(("run",) if with_run else ()))
+    tools = tuple(name for name in TOOLS if with_run or name != "run")
     return Settings(
         workspace=jail.root,
         model=model,

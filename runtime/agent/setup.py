@@ -8,7 +8,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from deeproot.runtime.agent.arguments import schemas
+from deeproot.runtime.agent.arguments import TOOLS, schemas
 from deeproot.runtime.agent.file_tools import MOST_BYTES
 from deeproot.runtime.agent.host_tools import HostTools
 from deeproot.runtime.agent.jail import Jail, JailError
@@ -52,7 +52,6 @@ POLICY = (
 DEFAULT_URL, DEFAULT_WINDOW, DEFAULT_MAX_TOKENS = "http://127.0.0.1:8000/v1", 32_768, 4096
 _ROUGH = 0.85
 """Share of the window that is used where tokens are only estimated."""
-_ALL_TOOLS = ("read", "search", "write", "patch", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Settings:
     request: Mapping[str, Any]
     budget: int
     compaction: str = "checkpoint"
-    tools: tuple[str, ...] = _ALL_TOOLS
+    tools: tuple[str, ...] = tuple(TOOLS)
     tokenizer: str | None = None
     chat_template: str | None = None
     status: bool = False

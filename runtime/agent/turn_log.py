@@ -78,19 +78,19 @@ def read_progress(log: EventLog) -> Progress:
 
 
 def _take_state(at: Progress, event: Event) -> None:
-    match event.data.get("part"):
-        case "agent_end":
-            at.end = str(event.data.get("why"))
-        case "call_started" if event.call_id is not None:
-            if event.data["turn"] == at.turns + 1:
-                said = event.data["message"]
-                calls = tuple(Call(*one) for one in said["calls"])
-                at.message, at.cut, at.seq = Message(said["text"], said["reasoning"], calls), True, 0
-                at.results = {}
-                at.ids.update(call.id for call in calls)
-            at.started[event.call_id] = event
-        case "call_ended" if event.call_id is not None:
-            at.ended[event.call_id] = event
+    part = event.data.get("part")
+    if part == END:
+        at.end = str(event.data.get("why"))
+    elif part == STARTED and event.call_id is not None:
+        if event.data["turn"] == at.turns + 1:
+            said = event.data["message"]
+            calls = tuple(Call(*one) for one in said["calls"])
+            at.message, at.cut, at.seq = Message(said["text"], said["reasoning"], calls), True, 0
+            at.results = {}
+            at.ids.update(call.id for call in calls)
+        at.started[event.call_id] = event
+    elif part == ENDED_CALL and event.call_id is not None:
+        at.ended[event.call_id] = event
 
 
 def started_event(turn: int, call: Call, message: Message, change: Mapping[str, Any] | None) -> NewEvent:

@@ -7,6 +7,7 @@ what it took, is `output_text.OutputEnd`.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 
@@ -66,6 +67,11 @@ class ToolCall:
     call_id: str
     name: str
     arguments: str
+
+    def as_message(self) -> dict[str, Any]:
+        """In OpenAI's form, as a message of the assistant has it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,10 +90,7 @@ def exchange(reply: ParsedReply, found: Mapping[str, Sequence[Tool]]) -> list[di
     asked: dict[str, Any] = {
         "role": "assistant",
         "content": reply.content or None,
-        "tool_calls": [
-            {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in reply.calls
-        ],
+        "tool_calls": [call.as_message() for call in reply.calls],
     }
     if reply.reasoning:
         asked["reasoning_content"] = reply.reasoning

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+from deeproot.runtime.http_api import bearer, server_base
 from deeproot.runtime.options import SetupError
 
 _TIMEOUT_S = 10.0
@@ -64,10 +65,9 @@ def lines_of(found: dict[str, Any]) -> list[str]:
 
 
 def _get(url: str, path: str, api_key: str, params: dict[str, Any]) -> Any:
-    base = url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    base = server_base(url)
     try:
-        answer = httpx.get(base + path, params=params, headers=headers, timeout=_TIMEOUT_S)
+        answer = httpx.get(base + path, params=params, headers=bearer(api_key), timeout=_TIMEOUT_S)
         data = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise SetupError(f"no deeproot server answers at {base} ({error}): name it with --url") from None

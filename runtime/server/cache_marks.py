@@ -9,11 +9,15 @@ from fastapi import Request
 from deeproot.engine.eviction import EvictionClass
 from deeproot.runtime.explain.history import Chat
 from deeproot.runtime.server.errors import invalid
-from deeproot.runtime.server.schemas import BoundaryOption, ChatCompletionRequest, GenerationRequest
+from deeproot.runtime.server.schemas import (
+    MAX_SESSION,
+    BoundaryOption,
+    ChatCompletionRequest,
+    GenerationRequest,
+)
 from deeproot.runtime.server.shared_roots import ROOT_ROLES
 
 SESSION_HEADER = "x-deeproot-session"
-_MAX_SESSION = 128
 _TTL_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
 _ZONES = {"root": EvictionClass.ROOT, "trunk": EvictionClass.TRUNK, "leaf": EvictionClass.LEAF}
 
@@ -35,9 +39,9 @@ def session_of(request: Request, body: GenerationRequest) -> bytes:
     """The session that a request is of, from its body or its header; empty: none. Raises ApiError."""
     named = body.deeproot.session_id if body.deeproot is not None else None
     header = request.headers.get(SESSION_HEADER)
-    if header is not None and len(header) > _MAX_SESSION:
+    if header is not None and len(header) > MAX_SESSION:
         raise invalid(
-            f"The header X-Deeproot-Session has {len(header)} characters: use at most {_MAX_SESSION}.",
+            f"The header X-Deeproot-Session has {len(header)} characters: use at most {MAX_SESSION}.",
             "X-Deeproot-Session",
         )
     if named is not None and header is not None and named != header:
@@ -45,7 +49,12 @@ def session_of(request: Request, body: GenerationRequest) -> bytes:
             f"deeproot.session_id is {named!r} and the header X-Deeproot-Session {header!r}: send one, or the same.",
             "deeproot.session_id",
         )
-    return (named or header or "").encode("utf-8", "surrogatepass")
+    return session_bytes(named or header or "")
+
+
+def session_bytes(name: str) -> bytes:
+    """A session's name as the engine has it."""
+    return name.encode("utf-8", "surrogatepass")
 
 
 def lease_of(body: GenerationRequest) -> float:

@@ -16,13 +16,13 @@ from deeproot.runtime.sampling_options import check_prompt_length
 from deeproot.runtime.server.body import json_body, openapi_body
 from deeproot.runtime.server.disconnect import until_disconnect
 from deeproot.runtime.server.generation_options import new_id
+from deeproot.runtime.server.probing import ask_probe
 from deeproot.runtime.server.prompt_source import TokenSource, given_ids
 from deeproot.runtime.server.schemas import CacheSalt, RequestModel, Seconds
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.runtime.server.warming import cached_tokens, warm
-from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion
 
 MAX_PROBES = 128
 
@@ -167,9 +167,7 @@ async def _probe(
         return [given_ids(serving, one, tenant, field) for one, field in zip(sources, fields, strict=True)]
 
     prompts = await asyncio.to_thread(tokenise)
-    question = ProbeQuestion(tuple(ids.tobytes() for ids in prompts), tenant.namespace)
-    answer = await serving.client.ask(question, ProbeAnswer)
-    return Probed(tuple(map(len, prompts)), answer.cached, answer.tokens_per_second)
+    return await ask_probe(serving, tenant, prompts)
 
 
 def _probed_prompt(prompt_tokens: int, cached_tokens: int) -> ProbedPrompt:

@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.schemas import MAX_PRIORITY
 from deeproot.runtime.server.state import ServerState, state_of
 
 TIMEOUT_HEADER = "x-deeproot-timeout"
 PRIORITY_HEADER = "x-deeproot-priority"
-MAX_PRIORITY = 1000
 
 
 async def has_room(request: Request, state: Annotated[ServerState, Depends(state_of)]) -> None:

@@ -13,9 +13,13 @@ from deeproot.runtime.sampling_options import MAX_LOGIT_BIAS
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 MAX_PROMPTS = 128
+MAX_PRIORITY = 1000
 
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 CacheSalt = Annotated[str, Field(min_length=1, max_length=1024)]
+MAX_SESSION = 128
+"""Characters of a session's name."""
+SessionId = Annotated[str, Field(min_length=1, max_length=MAX_SESSION)]
 Choices = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -114,7 +118,7 @@ class OwnOptions(RequestModel):
     """Say in the answer why the prompt was or was not cached."""
     since: Annotated[str, Field(max_length=128)] | None = None
     """The id of an earlier answer with which to compare, for the explanation."""
-    session_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    session_id: SessionId | None = None
     """Requests of one session follow each other: what the newest leaves of the others is evicted first."""
     lease_s: Seconds | None = None
     """Seconds for which the whole conversation, with the reply, is evicted after others."""
@@ -206,7 +210,7 @@ class GenerationRequest(RequestModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIAS)] | None = None
     """Token id (as a string, since JSON has no other keys) -> what is added to its logit."""
     user: str | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     """Requests with a lower one start before others and are preempted after them; 0 if not given."""
     cache_salt: CacheSalt | None = None
     """Requests with different salts share no cached prefix."""

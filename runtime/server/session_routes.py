@@ -11,15 +11,14 @@ from pydantic import Field
 
 from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.server.body import json_body, openapi_body
+from deeproot.runtime.server.cache_marks import session_bytes
 from deeproot.runtime.server.errors import ApiError, invalid
 from deeproot.runtime.server.prompt_source import TokenSource, given_ids
-from deeproot.runtime.server.schemas import CacheSalt, RequestModel
+from deeproot.runtime.server.schemas import CacheSalt, RequestModel, SessionId
 from deeproot.runtime.server.service_routes import json_response
 from deeproot.runtime.server.state import ServerState, state_of
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.scheduler.questions import ForkQuestion, LeaveQuestion, Question, SessionAnswer
-
-SessionId = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class CloseRequest(RequestModel):
@@ -78,7 +77,9 @@ def make_router(max_body_bytes: int) -> APIRouter:
         new_id = body.new_id or f"{session_id[:96]}-{uuid4().hex[:16]}"
         tenant = tenant_of(request, body.cache_salt)
         told = await _told(
-            state, session_id, ForkQuestion(tenant.namespace, as_bytes(session_id), as_bytes(new_id))
+            state,
+            session_id,
+            ForkQuestion(tenant.namespace, session_bytes(session_id), session_bytes(new_id)),
         )
         if told.taken:
             raise ApiError(
@@ -100,7 +101,9 @@ def make_router(max_body_bytes: int) -> APIRouter:
         tenant = tenant_of(request, body.cache_salt)
         # Templates and tokenizers take long on long conversations.
         keep = await asyncio.to_thread(_kept, state, body, tenant)
-        told = await _told(state, session_id, LeaveQuestion(tenant.namespace, as_bytes(session_id), keep))
+        told = await _told(
+            state, session_id, LeaveQuestion(tenant.namespace, session_bytes(session_id), keep)
+        )
         return json_response(Left(session_id, told.scratch_pages, keep))
 
     @router.post("/{session_id}/close", openapi_extra=openapi_body(CloseRequest))
@@ -112,15 +115,10 @@ def make_router(max_body_bytes: int) -> APIRouter:
     ) -> Response:
         """End a session: its tokens are evicted before all others, unless somebody else needs them."""
         tenant = tenant_of(request, body.cache_salt)
-        told = await _told(state, session_id, LeaveQuestion(tenant.namespace, as_bytes(session_id), 0))
+        told = await _told(state, session_id, LeaveQuestion(tenant.namespace, session_bytes(session_id), 0))
         return json_response(Left(session_id, told.scratch_pages, 0))
 
     return router
-
-
-def as_bytes(session_id: str) -> bytes:
-    """A session's name as the engine has it."""
-    return session_id.encode("utf-8", "surrogatepass")
 
 
 def _kept(state: ServerState, body: RewindRequest, tenant: Tenant) -> int:

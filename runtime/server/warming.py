@@ -7,9 +7,10 @@ from deeproot.engine.eviction import EvictionClass
 from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.client import EngineUnavailable, QueueFull
 from deeproot.runtime.explain.history import Tenant
+from deeproot.runtime.server.probing import ask_probe
 from deeproot.runtime.server.state import Serving
 from deeproot.scheduler.messages import AddRequest, Boundary, Hints, SamplingParams
-from deeproot.scheduler.questions import HoldAnswer, HoldQuestion, ProbeAnswer, ProbeQuestion
+from deeproot.scheduler.questions import HoldAnswer, HoldQuestion
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,7 @@ def warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: float, rid:
 
 async def cached_tokens(serving: Serving, tenant: Tenant, ids: Int32Array) -> int:
     """How many of a prompt's tokens are cached."""
-    question = ProbeQuestion((ids.tobytes(),), tenant.namespace)
-    return (await serving.client.ask(question, ProbeAnswer)).cached[0]
+    return (await ask_probe(serving, tenant, [ids])).cached_tokens[0]
 
 
 async def _warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: float, rid: str) -> None:

@@ -10,7 +10,8 @@ from deeproot.bench import constrained, grammar_libraries
 from deeproot.bench.bfcl import Entry, read_entries
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.reply_events import ToolCall
-from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.llm import LLM
+from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.output_text import EndReason
 from deeproot.runtime.sampling_options import SamplingOptions
 from deeproot.scheduler.messages import Usage

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from deeproot.runtime.engine_setup import load_engine
-from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.llm import LLM
+from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingOptions
 

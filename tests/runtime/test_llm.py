@@ -10,7 +10,8 @@ import pytest
 
 import deeproot
 from deeproot.runtime.chat.reply_events import ContentDelta
-from deeproot.runtime.llm import LLM, Completion
+from deeproot.runtime.llm import LLM
+from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.options import SetupError
 from deeproot.runtime.sampling_options import OptionError, SamplingOptions
 from deeproot.scheduler.invariants import check_idle

@@ -1,9 +1,9 @@
 """From bodies to events and policies of `runtime.context`, and from replies to events."""
 
 from deeproot.runtime.chat.reply_events import ParsedReply
+from deeproot.runtime.context import record
 from deeproot.runtime.context.budget import Budget, BudgetError
 from deeproot.runtime.context.event_log import NewEvent
-from deeproot.runtime.context.events import EventKind
 from deeproot.runtime.context.frozen_tools import spell_tools
 from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.jsonl import payload_of
@@ -44,19 +44,8 @@ def _event(body: EventBody, where: str) -> NewEvent:
 
 def reply_event(reply: ParsedReply) -> NewEvent:
     """The model's message, as `record.assistant` logs it."""
-    message: dict[str, object] = {}
-    if reply.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in reply.calls
-        ]
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    return NewEvent(EventKind.ASSISTANT, reply.content, {"role": "assistant", "message": message})
+    calls = [call.as_message() for call in reply.calls]
+    return record.assistant_event(reply.content, tool_calls=calls, reasoning=reply.reasoning)
 
 
 def policy_of(body: CreateWorkingSet, max_model_len: int) -> LayoutPolicy:

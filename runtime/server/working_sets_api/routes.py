@@ -15,7 +15,7 @@ from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.server.answers import answer
 from deeproot.runtime.server.auth import owner_of
 from deeproot.runtime.server.body import json_body, openapi_body
-from deeproot.runtime.server.cache_marks import SESSION_HEADER
+from deeproot.runtime.server.cache_marks import SESSION_HEADER, session_bytes
 from deeproot.runtime.server.chat_routes import conversation_of, prepare_chat
 from deeproot.runtime.server.chat_shape import ChatShape
 from deeproot.runtime.server.errors import ApiError, as_api_error, invalid
@@ -26,7 +26,6 @@ from deeproot.runtime.server.precedence import has_room
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
-from deeproot.runtime.server.session_routes import as_bytes
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.runtime.server.translated import Translated
@@ -73,7 +72,9 @@ def make_router(max_body_bytes: int) -> APIRouter:
         if state.serving is not None:
             namespace = tenant_of(request, None).namespace
             with suppress(EngineUnavailable):  # then its tokens are gone as well
-                await state.serving.client.ask(LeaveQuestion(namespace, as_bytes(set_id), 0), SessionAnswer)
+                await state.serving.client.ask(
+                    LeaveQuestion(namespace, session_bytes(set_id), 0), SessionAnswer
+                )
         return json_response({"id": set_id, "object": "working_set", "deleted": True})
 
     @router.post("/{set_id}/events", openapi_extra=openapi_body(NewEvents))

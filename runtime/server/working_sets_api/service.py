@@ -20,7 +20,7 @@ from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.working_set import Context, WorkingSet
 from deeproot.runtime.server.errors import ApiError, invalid, unavailable
 from deeproot.runtime.server.working_sets_api.events import new_events, policy_of, reply_event
-from deeproot.runtime.server.working_sets_api.schemas import CreateWorkingSet, Events, NewEvents
+from deeproot.runtime.server.working_sets_api.schemas import CreateWorkingSet, NewEvents
 from deeproot.runtime.server.working_sets_api.store import (
     Conflict,
     KeptSet,
@@ -77,7 +77,7 @@ class WorkingSetService:
 
         def work() -> Fields:
             kept = self._store.get(owner, set_id)
-            self._append(kept, body, body.after)
+            self._append(kept, body)
             return describe(kept)
 
         return await self._ask(work)
@@ -95,7 +95,7 @@ class WorkingSetService:
             kept = self._store.get(owner, set_id)
             if record and kept.replying:
                 raise Conflict("A reply is being written to this working set: wait until it has ended.")
-            self._append(kept, body, body.after)
+            self._append(kept, body)
             context = self._assemble(kept, speech)
             kept.replying = record or kept.replying
             return context
@@ -129,8 +129,8 @@ class WorkingSetService:
         self._thread.submit(self._store.close)
         self._thread.shutdown(wait=True)
 
-    def _append(self, kept: KeptSet, body: Events, after: int | None) -> None:
-        self._store.append(kept, new_events(body), after)
+    def _append(self, kept: KeptSet, body: NewEvents) -> None:
+        self._store.append(kept, new_events(body), body.after)
 
     def _assemble(self, kept: KeptSet, speech: Speech) -> Context:
         if kept.assembler is None:

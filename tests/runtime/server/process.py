@@ -3,12 +3,13 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+from deeproot.bench.chaos.server import free_port
 
 from .harness import wait_until
 
@@ -74,13 +75,6 @@ def serve(*arguments: str, ready: bool = True) -> Iterator[ServeProcess]:
         yield process
     finally:
         process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def run_command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,16 @@
+"""What the engine has cached of some prompts."""
+
+from collections.abc import Sequence
+
+from deeproot.engine.batch import Int32Array
+from deeproot.runtime.cache_price import Probed
+from deeproot.runtime.explain.history import Tenant
+from deeproot.runtime.server.state import Serving
+from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion
+
+
+async def ask_probe(serving: Serving, tenant: Tenant, prompts: Sequence[Int32Array]) -> Probed:
+    """Of a tenant's prompts, each int32 `[tokens]`. Raises EngineUnavailable."""
+    question = ProbeQuestion(tuple(ids.tobytes() for ids in prompts), tenant.namespace)
+    answer = await serving.client.ask(question, ProbeAnswer)
+    return Probed(tuple(map(len, prompts)), answer.cached, answer.tokens_per_second)
