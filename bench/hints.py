@@ -181,7 +181,7 @@ def pool_pages(working: int, share: float) -> int:
     return max(int(working * share), _LONGEST) // PAGE
 
 
-def workingmade_tokens(agents: Agents, seed: int) -> int:
+def working_tokens(agents: Agents, seed: int) -> int:
     """What the sessions work with at most at a time: the longest prompt of each, the root once."""
     longest = 0
     for _, source in agents.sources(seed):
@@ -208,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     agents, flood = Agents(turns=args.turns), Flood(arrival_s=args.cold_every_s, window=4000)
-    working = workingmade_tokens(agents, args.seed)
+    working = working_tokens(agents, args.seed)
     num_pages = pool_pages(working, args.share)
     print(f"{working:,} tokens of sessions, {num_pages} pages of {PAGE} tokens\n\n{HEAD}")
     for arm in ARMS:

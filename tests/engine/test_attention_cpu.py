@@ -36,7 +36,7 @@ def backend(simd: Simd | None = None, matrix: Matrix | None = None) -> MakeBacke
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize(("simd", "matrix"), product(SIMD, MATRIX))
+@pytest.mark.parametrize(("simd", "matrix"), list(product(SIMD, MATRIX)))
 def test_every_form(simd: Simd, matrix: Matrix, dtype: torch.dtype) -> None:
     make, tolerance = backend(simd, matrix), TOLERANCES[dtype]
     check(MIXED, 3, 1, 16, 5, dtype, PLAIN, tolerance, make, head_dim=64)
@@ -49,7 +49,8 @@ def test_every_form(simd: Simd, matrix: Matrix, dtype: torch.dtype) -> None:
     group=st.integers(1, 9),
     num_kv_heads=st.integers(1, 2),
     page_size=st.sampled_from([1, 4, 16, 64, 128]),
-    head_dim=st.integers(1, 70),
+    # In fewer channels a sum of values may come to nearly nothing, and of that a relative error says nothing.
+    head_dim=st.integers(4, 70),
     seed=st.integers(0, 2**31),
     dtype=st.sampled_from(list(TOLERANCES)),
     form=st.tuples(st.sampled_from(SIMD), st.sampled_from(MATRIX)),
@@ -73,6 +74,14 @@ def test_equals_brute_force(
 ) -> None:
     make = backend(*form)
     check(lengths, group, num_kv_heads, page_size, seed, dtype, kind, TOLERANCES[dtype], make, head_dim)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("head_dim", [1, 2, 3])
+@pytest.mark.parametrize(("simd", "matrix"), list(product(SIMD, MATRIX)))
+def test_few_channels(simd: Simd, matrix: Matrix, head_dim: int, dtype: torch.dtype) -> None:
+    lengths = [(40, 1), (0, 7), (16, 5)]
+    check(lengths, 2, 1, 16, 3, dtype, PLAIN, TOLERANCES[dtype], backend(simd, matrix), head_dim)
 
 
 @pytest.mark.parametrize("matrix", MATRIX)

@@ -138,16 +138,17 @@ def test_a_tokenizer_that_fails_is_a_500_of_its_own_request(
 def test_a_detokenizer_that_fails_ends_its_stream_with_an_error(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Late enough that the stream has begun: before that the answer would be a plain error."""
     feed, fed = OutputText.feed, []
 
-    def fail_at_the_third(self: OutputText, output: Any) -> Any:
+    def fail_at_the_fortieth(self: OutputText, output: Any) -> Any:
         fed.append(output)
-        if len(fed) == 3:
+        if len(fed) == 40:
             raise RuntimeError("planted")
         return feed(self, output)
 
     with monkeypatch.context() as patched:
-        patched.setattr(OutputText, "feed", fail_at_the_third)
+        patched.setattr(OutputText, "feed", fail_at_the_fortieth)
         body = chat_body("a", stream=True, max_tokens=50, ignore_eos=True)
         lines = [
             line for line in httpx.post(server.url + CHAT, json=body, timeout=60).text.split("\n\n") if line
