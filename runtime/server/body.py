@@ -82,14 +82,19 @@ def parse_body(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise _explain(error, body) from None
+        raise _explain_json(error, body) from None
 
 
-def _explain(error: ValidationError, body: bytes) -> ApiError:
+def _explain_json(error: ValidationError, body: bytes) -> ApiError:
     try:
         data = pydantic_core.from_json(body)
     except ValueError as problem:
         return invalid(f"The body is not valid JSON: {problem}.", code="invalid_json")
+    return explain(error, data)
+
+
+def explain(error: ValidationError, data: Any) -> ApiError:
+    """The error (400) about the field of `data` that does not fit, and what it should be."""
     details = error.errors(include_url=False, include_context=False, include_input=False)
     placed = [(_path_in(data, detail["loc"], detail["type"] == "missing"), detail) for detail in details]
     best = max((_closeness(path, detail["type"]) for path, detail in placed))

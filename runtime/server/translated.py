@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from pydantic import ValidationError
+
+from deeproot.runtime.server.body import explain
 from deeproot.runtime.server.errors import ApiError
 from deeproot.runtime.server.schemas import ChatCompletionRequest
 
@@ -19,10 +23,25 @@ class Translated:
 
     def located(self, error: ApiError) -> ApiError:
         """The same error about the original's field."""
-        if error.param is None:
-            return error
-        head = error.param.partition(".")[0]
-        for i, origin in enumerate(self.origins):
-            if head.startswith(f"messages[{i}]"):
-                return error.about(origin + error.param.removeprefix(f"messages[{i}]"))
-        return error.about(self.names.get(error.param, error.param))
+        return _located(error, self.origins, self.names)
+
+
+def translated(
+    fields: Mapping[str, Any], origins: list[str], names: Mapping[str, str] | None = None
+) -> Translated:
+    """The chat completion of these fields. Raises ApiError (400) about the original's field for what is not one."""
+    names = names or {}
+    try:
+        return Translated(ChatCompletionRequest.model_validate(fields), origins, names)
+    except ValidationError as error:
+        raise _located(explain(error, fields), origins, names) from None
+
+
+def _located(error: ApiError, origins: list[str], names: Mapping[str, str]) -> ApiError:
+    if error.param is None:
+        return error
+    head = error.param.partition(".")[0]
+    for i, origin in enumerate(origins):
+        if head.startswith(f"messages[{i}]"):
+            return error.about(origin + error.param.removeprefix(f"messages[{i}]"))
+    return error.about(names.get(error.param, error.param))

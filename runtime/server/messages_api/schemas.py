@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 from deeproot.runtime.server.schemas import (
     MAX_MESSAGES,
     MAX_TOOLS,
+    CacheSalt,
     ContextManagement,
     OwnOptions,
     RequestModel,
@@ -116,5 +117,5 @@ class MessagesRequest(CountTokensRequest):
     min_p: float | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    cache_salt: str | None = None
+    cache_salt: CacheSalt | None = None
     deeproot: OwnOptions | None = None

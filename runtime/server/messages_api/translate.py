@@ -20,8 +20,8 @@ from deeproot.runtime.server.messages_api.schemas import (
     ToolUseBlock,
     TurnParam,
 )
-from deeproot.runtime.server.schemas import ChatCompletionRequest, RequestModel
-from deeproot.runtime.server.translated import Translated
+from deeproot.runtime.server.schemas import RequestModel
+from deeproot.runtime.server.translated import Translated, translated
 
 Known = TypeVar("Known", bound=RequestModel)
 
@@ -60,7 +60,7 @@ def translate(request: CountTokensRequest) -> Translated:
     if request.messages[-1].role == "assistant":
         # Anthropic's clients put words into the model's mouth this way.
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    return Translated(ChatCompletionRequest.model_validate(fields), origins, _NAMES)
+    return translated(fields, origins, _NAMES)
 
 
 def _turn(turn: TurnParam, where: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from deeproot.runtime.server.schemas import MAX_MESSAGES, MAX_TOOLS, OwnOptions, RequestModel
+from deeproot.runtime.server.schemas import MAX_MESSAGES, MAX_TOOLS, CacheSalt, OwnOptions, RequestModel
 
 
 class InputItem(RequestModel):
@@ -108,5 +108,5 @@ class ResponsesRequest(RequestModel):
     min_p: float | None = None
     ignore_eos: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    cache_salt: str | None = None
+    cache_salt: CacheSalt | None = None
     deeproot: OwnOptions | None = None

@@ -6,8 +6,7 @@ from typing import Any
 from deeproot.runtime.server.errors import ApiError, invalid
 from deeproot.runtime.server.responses_api.items import Item, messages_of
 from deeproot.runtime.server.responses_api.schemas import ResponsesRequest, TextConfig, ToolDefinition
-from deeproot.runtime.server.schemas import ChatCompletionRequest
-from deeproot.runtime.server.translated import Translated
+from deeproot.runtime.server.translated import Translated, translated
 from deeproot.runtime.server.unsupported import refuse_unsupported
 
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -62,7 +61,7 @@ def translate(body: ResponsesRequest, earlier: Sequence[Item]) -> Translated:
         "deeproot": body.deeproot and body.deeproot.model_dump(exclude_unset=True),
     }
     given = {name: value for name, value in fields.items() if value is not None}
-    return Translated(ChatCompletionRequest.model_validate(given), origins, _NAMES)
+    return translated(given, origins, _NAMES)
 
 
 LOGPROBS = "message.output_text.logprobs"

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import ValidationError
 
 from deeproot.runtime.client import EngineUnavailable
 from deeproot.runtime.context.working_set import Context
@@ -23,12 +22,11 @@ from deeproot.runtime.server.explaining import asker_of
 from deeproot.runtime.server.generation_options import check_common, new_id
 from deeproot.runtime.server.job import Job
 from deeproot.runtime.server.precedence import has_room
-from deeproot.runtime.server.schemas import ChatCompletionRequest
 from deeproot.runtime.server.searching import SearchingJob
 from deeproot.runtime.server.service_routes import check_model_name, json_response
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
-from deeproot.runtime.server.translated import Translated
+from deeproot.runtime.server.translated import translated
 from deeproot.runtime.server.unsupported import CHAT_UNSUPPORTED
 from deeproot.runtime.server.working_sets_api.recorded import RecordedJob
 from deeproot.runtime.server.working_sets_api.schemas import (
@@ -158,22 +156,17 @@ def _prepare(
     completion_id: str,
     started: float,
 ) -> Job | SearchingJob:
-    try:
-        chat = ChatCompletionRequest.model_validate({**fields, **context.request()})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise invalid(
-            f"The assembled conversation cannot be sent: {where}: {first['msg']}.", "events"
-        ) from None
-    translated = Translated(chat, ["events"] * len(chat.messages), {"messages": "events"})
+    given = translated(
+        {**fields, **context.request()}, ["events"] * len(context.messages), {"messages": "events"}
+    )
+    chat = given.body
     try:
         check_common(chat, CHAT_UNSUPPORTED)
         asker = asker_of(request, chat)
         sent = Chat(context.messages, context.tools, conversation_of(chat).template_kwargs)
         return prepare_chat(serving, chat, asker, completion_id, started, endpoint="working_sets", sent=sent)
     except (ApiError, OptionError) as error:
-        raise translated.located(as_api_error(error)) from None
+        raise given.located(as_api_error(error)) from None
 
 
 def _described(context: Context) -> dict[str, object]:

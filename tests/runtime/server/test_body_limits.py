@@ -65,6 +65,7 @@ BEYOND: dict[str, tuple[str, dict[str, Any], str]] = {
         {"response_format": schema_format({"enum": ["a" * 100 + str(i) for i in range(MAX_SCHEMA_BYTES // 100)]})},
         "response_format.json_schema.schema",
     ),
+    "an empty salt": ("/v1/responses", {"input": "a", "cache_salt": ""}, "cache_salt"),
     "a salt": (CHAT, {"cache_salt": "a" * 1025}, "cache_salt"),
     "priority": (CHAT, {"priority": 1001}, "priority"),
     "tokens": (CHAT, {"max_tokens": 10**30}, "max_tokens"),
