@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scheduler.test_scheduler import make_scheduler, request, run
+from tests.scheduler.rig import make_scheduler, request, run
 
 from deeproot.runtime.options import EngineOptions, ServerOptions
 from deeproot.scheduler.answering import answer
