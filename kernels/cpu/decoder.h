@@ -34,10 +34,10 @@ struct Workspace {
     std::vector<Scratch> scratch;                      // of each thread
     Scratch x, normed, wide, qkv, attended, inner, states;
 
-    // Makes room for a thread's scratch each, and for the states of so many parts, [num_parts][group][state_size].
-    float* prepare(const Attention& a, int num_parts, int team_size) {
+    // Makes room for a thread's scratch each, and for so many states, [num_states][state_size].
+    float* prepare(const Attention& a, long num_states, int team_size) {
         scratch.resize(std::max<size_t>(scratch.size(), team_size));
-        return reinterpret_cast<float*>(states.get(sizeof(float) * num_parts * a.group() * state_size(a)));
+        return reinterpret_cast<float*>(states.get(sizeof(float) * num_states * state_size(a)));
     }
 };
 
