@@ -81,10 +81,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(flags: Sequence[str]) -> Iterator[Server]:
-    """A server that is ready, and ended afterwards."""
+def running(flags: Sequence[str], log: Path | None = None) -> Iterator[Server]:
+    """A server that is ready, and ended afterwards. log: gets what it writes, and stays."""
     with tempfile.TemporaryDirectory(prefix="deeproot-chaos-") as folder:
-        server = Server(flags, Path(folder) / "log")
+        server = Server(flags, log or Path(folder) / "log")
         try:
             server.wait_ready()
             yield server
