@@ -120,9 +120,8 @@ class GGUFFile:
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """A tensor as it is stored, `[rows, bytes of a row]`, a copy. Raises KeyError for an unknown name."""
         tensor = self.tensors[name]
-        rows = math.prod(tensor.shape[:-1])
         stored = np.frombuffer(self._map, np.uint8, tensor.num_bytes, tensor.offset)
-        return stored.reshape(rows, tensor.num_bytes // rows).copy()
+        return stored.reshape(math.prod(tensor.shape[:-1]), -1).copy()
 
 
 class _HeaderParser:

@@ -231,15 +231,15 @@ void decode(const Decoder& model, const Batch& batch, const int64_t* ids, bf16* 
     // Layers of one window have the same plan.
     std::vector<int> windows;
     std::vector<Plan> plans;
-    int num_parts = 0;
+    long num_states = 0;
     for (int i = 0; i < model.num_layers; i++) {
         const Layer& layer = model.layers[i];
         if (std::find(windows.begin(), windows.end(), layer.window) != windows.end()) continue;
         windows.push_back(layer.window);
         plans.push_back(plan_attention(pass.attention_of(layer), batch, team.size));
-        num_parts = std::max(num_parts, plans.back().num_parts);
+        num_states = std::max(num_states, plans.back().num_states);
     }
-    float* states = space.prepare(pass.attention_of(model.layers[0]), num_parts, team.size);
+    float* states = space.prepare(pass.attention_of(model.layers[0]), num_states, team.size);
     run(team, [&](Worker& worker) {
         pass.embed(ids, worker);
         for (int i = 0; i < model.num_layers; i++) {

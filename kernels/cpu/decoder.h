@@ -38,10 +38,10 @@ struct Workspace {
     // Makes room for a thread's scratch each.
     void prepare(int team_size) { scratch.resize(std::max<size_t>(scratch.size(), team_size)); }
 
-    // The same, and room for the states of so many parts, [num_parts][group][state_size].
-    float* prepare(const Attention& a, int num_parts, int team_size) {
+    // The same, and room for so many states, [num_states][state_size].
+    float* prepare(const Attention& a, long num_states, int team_size) {
         prepare(team_size);
-        return reinterpret_cast<float*>(states.get(sizeof(float) * num_parts * a.group() * state_size(a)));
+        return reinterpret_cast<float*>(states.get(sizeof(float) * num_states * state_size(a)));
     }
 };
 

@@ -49,7 +49,7 @@ void free_workspace(Workspace* space) { delete space; }
 void attention(const Attention* a, const Batch* batch, const void* k, long k_stride, const void* v, long v_stride,
                const Team* team, Forms forms, Workspace* space) {
     Plan plan = plan_attention(*a, *batch, team->size);
-    float* states = space->prepare(*a, plan.num_parts, team->size);
+    float* states = space->prepare(*a, plan.num_states, team->size);
     run(*team, [&](Worker& worker) {
         store_rows(*a, *batch, k, k_stride, a->k, worker);
         store_rows(*a, *batch, v, v_stride, a->v, worker);
