@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, help="keep there what the server writes")
     parser.add_argument("flags", nargs="+", metavar="-- FLAG", help="of the server")
     args = parser.parse_args(arguments)
-    with running([*_FLAGS, *args.flags], args.log) as server:
+    with running([*_FLAGS, *args.flags], log=args.log) as server:
         known = learn(server, args.seed)
         chaos = Chaos(server, known, 60 * args.minutes, args.clients, args.seed)
         asyncio.run(chaos.run())
