@@ -206,9 +206,10 @@ class Scheduler:
         unsound = landed.unsound()
         if len(step.batch.input_ids) > len(step.rows):
             # What requests have computed that is no number must not be found by others.
-            sound = ~np.isin(landed.rows, [*landed.sampling_rows[unsound], *landed.unsound_chunks])
-            for row in landed.rows[(landed.certain > 1) & sound].tolist():
-                self._holdings.insert(table.request(row), whole_pages_only=True)
+            in_doubt = {*landed.sampling_rows[unsound].tolist(), *landed.unsound_chunks.tolist()}
+            for row in landed.rows[landed.certain > 1].tolist():
+                if row not in in_doubt:
+                    self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)

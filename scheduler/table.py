@@ -45,6 +45,9 @@ class RunningTable:
         self.limit: Int64Array = np.zeros(n, dtype=np.int64)
         self.sampling = SamplingRows(n)
         self._unused = list(range(n - 1, -1, -1))
+        # Counts from 0, of which steps take the first: nobody may change them.
+        self._indices: Int64Array = np.arange(n)
+        self._offsets: Int32Array = np.arange(n + 1, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -110,7 +113,7 @@ class RunningTable:
     def give_pages(self, rows: Int64Array, counts: Int64Array, pages: Int32Array) -> None:
         """Append `counts[i]` of `pages` to the pages of `rows[i]`."""
         at = 0
-        for i in np.flatnonzero(counts).tolist():
+        for i in counts.nonzero()[0].tolist():
             row, n = rows[i], int(counts[i])
             first = self.num_pages[row]
             self.page_table[row, first : first + n] = pages[at : at + n]
@@ -129,7 +132,7 @@ class RunningTable:
         after = before + extend
         n = len(rows)
         if np.add.reduce(extend) == n:  # one token each: spare the ragged expansion
-            cu_seqlens, last_tokens = np.arange(n + 1, dtype=np.int32), np.arange(n)
+            cu_seqlens, last_tokens = self._offsets[: n + 1], self._indices[:n]
             row_of_token, positions = rows, before
         else:
             cu_seqlens = np.zeros(n + 1, dtype=np.int32)
@@ -193,7 +196,7 @@ class RunningTable:
             self.sampling.push_edits(rows.tolist(), token_ids.tolist())
         settings = self.sampling.settings_of(rows)
         stopped = np.logical_or.reduce(settings.stop_ids == token_ids[:, None], axis=1)
-        return Appended(rows, np.arange(len(rows)), stopped, lengths + 1 >= settings.limit)
+        return Appended(rows, self._indices[: len(rows)], stopped, lengths + 1 >= settings.limit)
 
     def append_verified(
         self, rows: Int64Array, num_drafted: Int64Array, token_ids: Int32Array

@@ -14,7 +14,7 @@ from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.engine_transport import EngineTransport
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import EngineOptions
-from deeproot.runtime.process_transport import ProcessTransport
+from deeproot.runtime.process_transport import ENGINE_MODULE, ProcessTransport
 from deeproot.runtime.progress import loading_progress
 from deeproot.runtime.server.state import ServerState, Serving
 from deeproot.runtime.speech import Texts, load_texts, make_speech
@@ -27,7 +27,9 @@ T = TypeVar("T")
 _ENGINE_ENDS_S = 1.0
 
 
-async def start_serving(state: ServerState, options: EngineOptions) -> None:
+async def start_serving(
+    state: ServerState, options: EngineOptions, engine_module: str = ENGINE_MODULE
+) -> None:
     """Start the engine's process and read the model's texts meanwhile, then open the server for requests.
 
     Raises SetupError.
@@ -35,7 +37,12 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     with loading_progress(state.model_names[0]) as on_loading:
         said = state.options
         transport = ProcessTransport(
-            options, said.log_level, said.log_format, on_loading, said.limits.stuck_after_s
+            options,
+            said.log_level,
+            said.log_format,
+            on_loading,
+            said.limits.stuck_after_s,
+            engine_module,
         )
         texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
         try:
