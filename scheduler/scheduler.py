@@ -214,7 +214,9 @@ class Scheduler:
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
-        errors = errors_of(table.constraints, landed.sampling_rows) if table.constraints else {}
+        errors = (
+            errors_of(table.sampling.constraints, landed.sampling_rows) if table.sampling.constraints else {}
+        )
         errors |= dict.fromkeys(unsound, _NO_NUMBERS)
         for i in sorted({*(appended.stopped | appended.full).nonzero()[0].tolist(), *errors}):
             last = int(appended.last[i])
@@ -224,8 +226,8 @@ class Scheduler:
                 new[last] = self.endings.end(request, "error", output, keep=i not in unsound)
             else:
                 new[last] = self.endings.end(request, "stop" if appended.stopped[i] else "length", new[last])
-        if self._constraints is not None and table.constraints:
-            self._constraints.follow(table.constraints, appended.rows, new)
+        if self._constraints is not None and table.sampling.constraints:
+            self._constraints.follow(table.sampling.constraints, appended.rows, new)
         return outputs + new + [self.endings.fail(row, _NO_NUMBERS) for row in landed.unsound_chunks.tolist()]
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
