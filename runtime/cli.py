@@ -92,6 +92,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         model=_known_model(args.model),
         load_format=args.load_format,
         dtype=args.dtype,
+        quantization=args.quantization,
         device=args.device,
         attention_backend=args.attention_backend,
         kv_cache_dtype=args.kv_cache_dtype,

@@ -13,6 +13,7 @@ from deeproot.runtime.options import (
     LOAD_FORMATS,
     OVERLAPS,
     PAGE_SIZES,
+    QUANTIZATIONS,
     EngineOptions,
     parse_bytes,
 )
@@ -50,6 +51,14 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     )
     group.add_argument(
         "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
+    )
+    group.add_argument(
+        "--quantization",
+        "-q",
+        choices=QUANTIZATIONS,
+        default=default.quantization,
+        help="of weights, on a CPU; gguf: as the file holds them, auto: so where it can be, int8: rounded to 8 bits "
+        "(default: none)",
     )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
     group.add_argument(

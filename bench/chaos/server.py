@@ -92,11 +92,14 @@ class Server:
 
 @contextlib.contextmanager
 def running(
-    flags: Sequence[str], program: Sequence[str] = SERVE, engine_module: str = ENGINE_MODULE
+    flags: Sequence[str],
+    program: Sequence[str] = SERVE,
+    engine_module: str = ENGINE_MODULE,
+    log: Path | None = None,
 ) -> Iterator[Server]:
-    """A server that is ready, and ended afterwards."""
+    """A server that is ready, and ended afterwards. log: gets what it writes, and stays."""
     with tempfile.TemporaryDirectory(prefix="deeproot-chaos-") as folder:
-        server = Server(flags, Path(folder) / "log", program, engine_module)
+        server = Server(flags, log or Path(folder) / "log", program, engine_module)
         try:
             server.wait_ready()
             yield server
