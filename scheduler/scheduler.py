@@ -148,7 +148,7 @@ class Scheduler:
                 # Whoever is preempted must not be in flight; and what is may bring pages back.
                 return None
             rows, extend, missing = self._preempt_until_it_fits()
-        elif self.waiting and self._admit(self._budget(int((extend == 1).sum())) - int(extend.sum())):
+        elif self.waiting and self._admit(self._budget(rows, extend) - int(extend.sum())):
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
@@ -238,7 +238,7 @@ class Scheduler:
         extend = table.num_expected[rows] - computed
         total = int(np.add.reduce(extend))
         if total > len(rows):  # prompts
-            budget = self._budget(int((extend == 1).sum()))
+            budget = self._budget(rows, extend)
             if total > budget:
                 order = np.argsort(extend > 1, kind="stable")
                 rows, computed, wanted = rows[order], computed[order], extend[order]
@@ -247,10 +247,14 @@ class Scheduler:
                 rows, computed, extend = rows[gets], computed[gets], extend[gets]
         return rows, extend, table.missing_pages(rows, computed + extend)
 
-    def _budget(self, num_writing: int) -> int:
-        """Tokens of a step in which so many requests go on with one token."""
+    def _budget(self, rows: Int64Array, extend: Int64Array) -> int:
+        """Tokens of a step in which these rows go on with so many tokens, or fewer."""
         most = self.config.max_num_batched_tokens
-        return most if not num_writing else num_writing + self.pace.most(most - num_writing)
+        num_writing = int((extend == 1).sum())
+        if not num_writing:
+            return most
+        prompts = self.table.num_scheduled[rows[extend > 1]]
+        return num_writing + self.pace.most(most - num_writing, int(prompts.max(initial=0)))
 
     def _preempt_until_it_fits(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Preempt requests until the others' next step finds its pages."""
