@@ -209,7 +209,7 @@ class EngineClient:
                 self._on_finished(output, inbox.pending.pop(output.rid))
             if inbox.listening:
                 inbox.outputs.append(output)
-                inbox.arrived.set()
+                inbox.wake()
         if not self._inboxes:
             self._idle.set()
 
@@ -263,7 +263,6 @@ class Generation:
                 raise inbox.failure
             if not inbox.pending:
                 raise StopAsyncIteration
-            inbox.arrived.clear()
-            await inbox.arrived.wait()
+            await inbox.wait()
         outputs, inbox.outputs = inbox.outputs, []
         return outputs

@@ -62,7 +62,7 @@ def load_null(
 ) -> EngineSide:
     """An engine over a pool without tensors that has room for all that may run."""
     tokenizer = ModelAssets.load(options.model).tokenizer
-    length = options.max_model_len or 4096
+    length = options.max_model_len or 2048
     config = SchedulerConfig(
         options.max_num_seqs, options.max_num_batched_tokens, length, policy=options.schedule_policy
     )

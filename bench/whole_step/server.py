@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, required=True)
     args = parser.parse_args()
     server = ServerOptions(port=args.port, log_level="warning")
-    engine = EngineOptions(model=args.model, max_model_len=4096, max_num_seqs=args.max_num_seqs)
+    engine = EngineOptions(model=args.model, max_num_seqs=args.max_num_seqs)
     set_up_logging(server.log_level, server.log_format)
     serve_until_signal(engine, server, bind(server), engine_module=ENGINE_MODULE)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from tests.engine.test_gguf import write
+from tests.engine.gguf_samples import write
 from transformers import PreTrainedModel
 
 
