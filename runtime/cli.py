@@ -110,6 +110,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         gpu_memory_utilization=args.gpu_memory_utilization,
         chat_template=args.chat_template,
+        chat_template_timeout_s=args.chat_template_timeout,
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         keep_thinking=args.keep_thinking,

@@ -79,6 +79,13 @@ def _add_texts(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     """How its texts are read and written."""
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
     group.add_argument(
+        "--chat-template-timeout",
+        type=number(0.1, 600),
+        default=default.chat_template_timeout_s,
+        metavar="SECONDS",
+        help="how long the chat template may take for one conversation (default: %(default)s)",
+    )
+    group.add_argument(
         "--tool-call-parser",
         metavar="NAME",
         help="format of tool calls, by its own name or by vLLM's or SGLang's (default: as the chat template tells)",

@@ -90,8 +90,9 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """End the engine's thread. Calling it again does nothing."""
+        """End the engine's thread and the chat template's process. Calling it again does nothing."""
         self._closer()
+        self._engine.speech.processes.close()
 
     def generate(
         self,

@@ -25,6 +25,7 @@ QUANTIZATIONS: tuple[Quantization, ...] = ("none", "auto", "gguf", "int8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+TEMPLATE_TIMEOUT_S = 10.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _UNITS = {
@@ -84,6 +85,8 @@ class EngineOptions:
     """Of a GPU's memory, what weights and KV cache take together, if `kv_cache_memory_bytes` is not given."""
     chat_template: Path | None = None
     """A file with a Jinja template that replaces the model's own."""
+    chat_template_timeout_s: float = TEMPLATE_TIMEOUT_S
+    """How long a chat template, which runs in a process of its own, may take for one conversation."""
     tool_call_parser: str | None = None
     """Name of the format of tool calls; None: as the chat template tells."""
     reasoning_parser: str | None = None
@@ -137,8 +140,6 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
-    chat_template_timeout_s: float = 10.0
-    """How long a chat template may take for one conversation."""
     response_store: Path | None = None
     """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
     response_store_bytes: int = 64 * 2**20

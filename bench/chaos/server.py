@@ -60,7 +60,7 @@ class Server:
         return self._children(self._engine_module)
 
     def template_processes(self) -> list[int]:
-        return self._children("deeproot.runtime.chat.template_worker")
+        return self._children("deeproot.runtime.template_worker")
 
     def metrics(self) -> dict[str, float]:
         """Of /metrics, by name and labels."""

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
@@ -45,9 +44,7 @@ async def start_serving(
             said.limits.stuck_after_s,
             engine_module,
         )
-        # They end with this process, whose end closes their standard input.
-        programs = TemplateProcesses(state.options.chat_template_timeout_s)
-        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options, programs)))
+        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
         try:
             await open_for_requests(state, transport, texts, options)
         except BaseException:

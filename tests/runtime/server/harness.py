@@ -174,11 +174,13 @@ def running_server(
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"
         state.close()
+        engine.speech.processes.close()
 
 
 async def texts_of(engine: LoadedEngine) -> Texts:
     """The texts of an engine that is loaded in this process."""
-    return Texts(engine.speech.assets, engine.speech.template, engine.speech.reply_format)
+    speech = engine.speech
+    return Texts(speech.assets, speech.template, speech.reply_format, speech.processes)
 
 
 def listener_port(listener: socket.socket) -> int:
