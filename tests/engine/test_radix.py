@@ -1,5 +1,6 @@
 """The prefix tree against a brute-force model that keeps one record a page."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from deeproot.engine.ghosts import Ghosts
 from deeproot.engine.leases import Lease, LeaseLimits
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_checks import check_tree
-from deeproot.engine.radix_node import NO_PAGES, Node, Root
+from deeproot.engine.radix_node import NO_PAGES, SHARED, MatchResult, Node, Route, mark_of
 
 Prefix = tuple[int, ...]
 
@@ -56,6 +57,8 @@ class BruteForceTree:
         self.locks: list[Prefix] = []
         self.leases: list[ModelLease] = []
         self.clock = 0
+        self.is_shared: Callable[[Prefix], bool] = lambda _: False
+        """Whether a page is everybody's: neither leased nor left by anyone, and the last to go."""
 
     def parent_of(self, prefix: Prefix) -> Prefix:
         return prefix[: (len(prefix) - 1) // self.page_size * self.page_size]
@@ -110,11 +113,13 @@ class BruteForceTree:
         return out
 
     def rank(self, prefix: Prefix) -> int:
+        if self.is_shared(prefix):
+            return rank_of(EvictionClass.SHARED)
         plain = -1 if self.records[prefix].scratch else 0
         return max((lease.rank for lease in self.leases if lease.covers(prefix)), default=plain)
 
     def abandon(self, prefix: Prefix, keep: int) -> None:
-        while len(prefix) > keep:
+        while len(prefix) > keep and not self.is_shared(prefix):
             if self.locked(prefix) or any(lease.covers(prefix) for lease in self.leases):
                 return
             if any(not self.records[p].scratch for p in self.siblings(prefix)):
@@ -167,7 +172,22 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
     def full(self, base: int, cut: int, tail: list[int]) -> Prefix:
         """A sequence that often shares a start with an earlier one."""
         old = self.known[base % len(self.known)]
-        return old[: cut % (len(old) + 1)] + tuple(tail)
+        return self.as_known(old[: cut % (len(old) + 1)] + tuple(tail))
+
+    def as_known(self, ids: Prefix) -> Prefix:
+        """A sequence as the model has it; a subclass's has namespaces in its tokens."""
+        return ids
+
+    def way(self, ids: Prefix) -> tuple[bytes, Route]:
+        """The same as the tree has it."""
+        return as_bytes(ids), Route(mark_of(b""))
+
+    def of_another(self, ids: Prefix) -> Prefix:
+        """The same sequence of another namespace, as the model has it."""
+        return tuple(-1 - i for i in ids)
+
+    def way_of_another(self, ids: Prefix) -> Route:
+        return Route(mark_of(b"other"))
 
     @rule(
         base=st.integers(0, 99),
@@ -179,7 +199,8 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
     def match(self, base: int, cut: int, tail: list[int], lock: bool, less: int) -> None:
         ids = self.full(base, cut, tail)
         limit = max(len(ids) - less, 0)
-        found = self.tree.match(as_bytes(ids), limit)
+        raw, route = self.way(ids)
+        found = self.tree.match(raw, limit, route)
         seen = ids[:limit]
         whole = self.model.whole_pages(seen)
         inside, sources = self.model.inside(seen)
@@ -193,8 +214,10 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
             assert found.copy_from.page in [self.model.records[s].page for s in sources]
         self.model.touch_path(seen[:whole])
         gone = [common_length(seen, prefix) for prefix in self.evicted]
-        assert self.tree.once_cached(as_bytes(ids), found, limit) == max([whole + inside, *gone])
-        assert self.tree.once_cached(as_bytes(ids), found, limit, b"other") == whole + inside
+        assert self.tree.once_cached(raw, found, limit, route) == max([whole + inside, *gone])
+        others = [common_length(self.of_another(seen), prefix) for prefix in self.evicted]
+        told = self.tree.once_cached(raw, found, limit, self.way_of_another(ids))
+        assert told == max([whole + inside, *(n for n in others if n > whole)])
         if lock:
             self.tree.lock(found.node)
             self.model.locks.append(seen[:whole])
@@ -203,7 +226,7 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
     @rule(base=st.integers(0, 99), cut=st.integers(0, 99), tail=sequences)
     def probe(self, base: int, cut: int, tail: list[int]) -> None:
         ids = self.full(base, cut, tail)
-        assert self.tree.probe(as_bytes(ids)) == self.model.whole_pages(ids) + self.model.inside(ids)[0]
+        assert self.tree.probe(*self.way(ids)) == self.model.whole_pages(ids) + self.model.inside(ids)[0]
 
     @rule(base=st.integers(0, 99), cut=st.integers(0, 99), tail=sequences)
     def insert(self, base: int, cut: int, tail: list[int]) -> None:
@@ -212,8 +235,11 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 99), tail=sequences)
     def insert_below_own_lock(self, which: int, tail: list[int]) -> None:
-        node, prefix = self.held.pop(which % len(self.held))
-        self.insert_ids(prefix + tuple(tail), (node, prefix))
+        node, prefix = self.held[which % len(self.held)]
+        ids = self.as_known(prefix + tuple(tail))
+        if ids[: len(prefix)] == prefix:
+            self.held.remove((node, prefix))
+            self.insert_ids(ids, (node, prefix))
 
     def insert_ids(self, ids: Prefix, held: tuple[Node, Prefix] | None) -> None:
         size, model = self.model.page_size, self.model
@@ -221,7 +247,9 @@ class TreeAgainstBruteForce(RuleBasedStateMachine):
         self.next_page += len(pages)
         whole = model.whole_pages(ids)
         inside, sources = model.inside(ids)
-        result = self.tree.insert(as_bytes(ids), np.asarray(pages, dtype=np.int32), held[0] if held else None)
+        raw, route = self.way(ids)
+        given = np.asarray(pages, dtype=np.int32)
+        result = self.tree.insert(raw, given, held[0] if held else None, route)
         if whole + inside == len(ids):
             assert result.num_owned == 0
             end = ids[:whole]
@@ -292,8 +320,9 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
         self.tree.leases.limits = self.limits
         ids = self.known[base % len(self.known)]
         end = self.model.whole_pages(ids)
-        begin = min(start * self.model.page_size, end)
-        found = self.tree.match(as_bytes(ids[:end]))
+        shared = self.way(ids)[1].shared // 4
+        begin = min(max(start * self.model.page_size, shared), end)
+        found = self.found(ids, end)
         self.model.touch_path(ids[:end])
         if begin:
             self.tree.node_at(found.node, begin * 4)
@@ -305,6 +334,10 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
         wanted = ModelLease(owner, rank, capped, self.now + capped, begin, ids[:end], self.model.page_size)
         assert (running is not None) == self.model.place(wanted, self.limits)
 
+    def found(self, ids: Prefix, end: int) -> MatchResult:
+        raw, route = self.way(ids)
+        return self.tree.match(raw, end, route)
+
     @rule(seconds=st.integers(0, 10))
     def pass_time(self, seconds: int) -> None:
         self.now += seconds
@@ -315,7 +348,7 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
     def refresh(self, base: int, cut: int) -> None:
         ids = self.full(base, cut, [])
         end = self.model.whole_pages(ids)
-        self.tree.leases.refresh(self.tree.match(as_bytes(ids[:end])).node)
+        self.tree.leases.refresh(self.found(ids, end).node)
         self.model.touch_path(ids[:end])
         for lease in self.model.leases:
             # Used if any page of its run lies on the way.
@@ -328,7 +361,7 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
         ids = self.full(base, cut, [])
         end = self.model.whole_pages(ids)
         kept = min(keep * self.model.page_size, end)
-        node = self.tree.match(as_bytes(ids[:end])).node
+        node = self.found(ids, end).node
         self.model.touch_path(ids[:end])
         abandon(self.tree.order, node, self.tree.node_at(node, kept * 4), end * 4)
         self.model.abandon(ids[:end], kept)
@@ -336,7 +369,7 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
     @rule(base=st.integers(0, 99), cut=st.integers(0, 99))
     def join(self, base: int, cut: int) -> None:
         ids = self.full(base, cut, [])
-        node = self.tree.match(as_bytes(ids)).node
+        node = self.found(ids, len(ids)).node
         self.model.touch_path(ids[: self.model.whole_pages(ids)])
         while node.parent is not None:
             if not self.tree.join(node):
@@ -348,11 +381,53 @@ class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
             return
         running = sorted((lease.owner, lease.rank, lease.end) for lease in self.tree.leases.running())
         assert running == sorted((lease.owner, lease.rank, lease.end) for lease in self.model.leases)
-        for kind in (EvictionClass.SCRATCH, EvictionClass.LEAF, EvictionClass.TRUNK, EvictionClass.ROOT):
+        for kind in set(EvictionClass) - {EvictionClass.PLAIN}:
             ranks = [self.model.rank(prefix) for prefix in self.model.records]
             assert self.tree.order.num_pages(kind) == sum(class_of(rank) is kind for rank in ranks)
 
 
+class SharingTreeAgainstBruteForce(LeasedTreeAgainstBruteForce):
+    """The same with several namespaces and declared segments.
+
+    In the model each token says whose it is, so that it knows sequences alone: of a prompt that begins with a declared
+    segment, the tokens of that segment's whole pages are everybody's, all others its namespace's.
+    """
+
+    @initialize(
+        page_size=st.sampled_from([1, 2, 4]),
+        segments=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=4),
+    )
+    def start(self, page_size: int, segments: list[list[int]]) -> None:
+        super().start(page_size)
+        self.segments = [(), *map(tuple, segments)]
+        if len(segments) > 1:  # one goes on where another ends
+            self.segments.append((*segments[0], *segments[1]))
+        self.model.is_shared = lambda prefix: prefix[-1] >= 30
+        self.known = [self.tagged(segment, who) for segment in self.segments for who in (0, 10)]
+
+    def tagged(self, ids: Prefix, who: int) -> Prefix:
+        declared = max((s for s in self.segments if ids[: len(s)] == s), key=len)
+        shared = len(declared) // self.model.page_size * self.model.page_size
+        return tuple(token + (30 if i < shared else who) for i, token in enumerate(ids))
+
+    def as_known(self, ids: Prefix) -> Prefix:
+        own = [token // 10 * 10 for token in ids if token < 30]
+        return self.tagged(tuple(token % 10 for token in ids), own[0] if own else len(ids) % 2 * 10)
+
+    def way(self, ids: Prefix) -> tuple[bytes, Route]:
+        shared = sum(token >= 30 for token in ids)
+        who = b"b" if ids and ids[-1] // 10 == 1 else b""
+        return as_bytes([token % 10 for token in ids]), self.tree.route(who, shared)
+
+    def of_another(self, ids: Prefix) -> Prefix:
+        return tuple(token if token >= 30 else 20 + token % 10 for token in ids)
+
+    def way_of_another(self, ids: Prefix) -> Route:
+        return self.tree.route(b"other", self.way(ids)[1].shared // 4)
+
+
+TestSharingTreeAgainstBruteForce = SharingTreeAgainstBruteForce.TestCase
+TestSharingTreeAgainstBruteForce.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestLeasedTreeAgainstBruteForce = LeasedTreeAgainstBruteForce.TestCase
 TestLeasedTreeAgainstBruteForce.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestTreeAgainstBruteForce = TreeAgainstBruteForce.TestCase
@@ -394,38 +469,53 @@ def test_namespaces_share_memory_and_nothing_else() -> None:
     tree = RadixCache(4)
     ids = as_bytes(list(range(10)))
     for i, name in enumerate((b"", b"a", b"b")):
-        assert tree.probe(ids, name) == tree.match(ids, namespace=name).num_reusable == 0
-        tree.insert(ids, np.arange(3 * i, 3 * i + 3, dtype=np.int32), namespace=name)
+        route = tree.route(name, 0)
+        assert tree.probe(ids, route) == tree.match(ids, route=route).num_reusable == 0
+        tree.insert(ids, np.arange(3 * i, 3 * i + 3, dtype=np.int32), route=route)
         check_tree(tree)
-        assert tree.match(ids, namespace=name).pages.tolist() == [3 * i, 3 * i + 1]
+        assert tree.match(ids, route=route).pages.tolist() == [3 * i, 3 * i + 1]
     assert tree.num_pages == 9
     assert sorted(tree.evict(9).tolist()) == list(range(9))
-    found = tree.match(ids, namespace=b"c")
-    assert tree.once_cached(ids, found, 10, b"c") == 0
-    assert tree.once_cached(ids, tree.match(ids, namespace=b"a"), 10, b"a") == 10
+    for name, evicted in ((b"c", 0), (b"a", 10)):
+        route = tree.route(name, 0)
+        assert tree.once_cached(ids, tree.match(ids, route=route), 10, route) == evicted
 
 
-def test_names_that_nobody_uses_any_more_are_forgotten() -> None:
+def test_a_namespace_that_has_nothing_cached_costs_nothing() -> None:
     tree = RadixCache(4)
-    held = tree.match(b"", namespace=b"held").node
-    tree.lock(held)
-    insert(tree, [1] * 8, 0)
-    for i in range(1000):
-        tree.match(as_bytes([i] * 8), namespace=str(i).encode())
-        assert len(tree.roots()) <= 68
-    assert {b"", b"held"} <= {root.namespace for root in tree.roots()}
-    assert tree.probe(as_bytes([1] * 8)) == 8
+    for i in range(100):
+        tree.match(as_bytes([i] * 8), route=tree.route(str(i).encode(), 0))
+    assert not tree.root.children
+    with pytest.raises(ValueError, match="255 bytes"):
+        tree.route(b"x" * 255, 0)
+
+
+def test_a_declared_segment_is_stored_once_and_goes_last() -> None:
+    tree = RadixCache(4)
+    declared = list(range(10))
+    for i, name in enumerate((b"a", b"b")):
+        route = tree.route(name, len(declared))
+        ids = as_bytes([*declared, 50 + i, 51, 52, 53])
+        found = tree.match(ids, route=route)
+        assert found.num_reusable == 8 * i, "whole pages"
+        taken = tree.insert(ids, np.arange(4 * i, 4 * i + 4, dtype=np.int32), route=route)
+        assert taken.pages.tolist()[:2] == [0, 1]
+        check_tree(tree)
+    assert tree.probe(as_bytes(declared), tree.route(b"c", 0)) == 0, "who does not begin with it"
+    assert tree.probe(as_bytes([*declared, 50]), tree.route(b"c", 10)) == 8
+    assert sorted(tree.evict(4).tolist()) == [2, 3, 6, 7]
+    assert tree.num_pages == tree.order.num_pages(EvictionClass.SHARED) == 2
 
 
 def test_what_is_remembered_of_the_evicted_is_bounded() -> None:
     ghosts = Ghosts(max_nodes=10, max_bytes=100)
-    root = Root(b"")
+    root, route = Node(b"", NO_PAGES, None, whose=SHARED), Route(mark_of(b""))
     for i in range(1000):
-        ghosts.add([Node(as_bytes([i] * (i % 30)), NO_PAGES, root)])
+        ghosts.add([Node(as_bytes([i] * (i % 30)), NO_PAGES, root, 0, route.mark)])
         assert len(ghosts) <= 10
         assert ghosts.num_bytes <= 100
     ids = as_bytes([999] * 9)
-    ghosts.add([Node(ids, NO_PAGES, root)])
-    assert ghosts.reach(ids + ids, 0, 72, b"") == 36
-    assert ghosts.reach(ids + ids, 0, 20, b"") == 20
-    assert ghosts.reach(as_bytes([998] * 9), 0, 36, b"") == 0
+    ghosts.add([Node(ids, NO_PAGES, root, 0, route.mark)])
+    assert ghosts.reach(ids + ids, 0, 72, route) == 36
+    assert ghosts.reach(ids + ids, 0, 20, route) == 20
+    assert ghosts.reach(as_bytes([998] * 9), 0, 36, route) == 0
