@@ -151,7 +151,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report(made_on: dict[str, Any], rounds: int, samples: Sequence[Sample]) -> str:
     """The page of results."""
-    machine = f"{made_on['device']}, {made_on['processors']} cores, Python {made_on['python']}"
+    machine = (
+        f"{made_on['device']}, {made_on['processors']} cores, Python {made_on['python']}, load before the run "
+        f"{made_on['load before']}"
+    )
     return (
         "# The whole step without a model\n`python -m deeproot.bench.whole_step --out bench/results/whole_step`\n\n"
         "What a streamed token costs beside the forward pass: CPU time of the engine's process a step, and of the server's "
