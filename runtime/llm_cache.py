@@ -1,129 +1,182 @@
-"""What `LLM` can say about its cache: which parts of a prompt to keep, and what becomes of sessions."""
+"""What `LLM` offers of its cache: hints of requests, probes and prices, sessions."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
-
-import msgspec
+from typing import Any, Literal
 
 from deeproot.engine.eviction import MAX_PRIORITY, EvictionClass
+from deeproot.runtime.cache_price import Probed, Tariff, cost_of
+from deeproot.runtime.chat.boundaries import END, conversation, in_order, num_older, tokens_up_to
+from deeproot.runtime.chat.continuation import ChatContinuation
+from deeproot.runtime.chat.template import ChatTemplate
+from deeproot.runtime.chat.tokenizer import Int32Array
+from deeproot.runtime.context.cost_oracle import EditCost
+from deeproot.runtime.context.tokenizer import TokenIds
+from deeproot.runtime.llm_engine import LocalEngine
 from deeproot.runtime.sampling_options import OptionError
-from deeproot.runtime.sync_client import SyncClient
-from deeproot.scheduler.messages import AddRequest, Boundary, Hints
-from deeproot.scheduler.questions import ForkQuestion, HoldAnswer, HoldQuestion, LeaveQuestion, SessionAnswer
+from deeproot.runtime.server.shared_roots import num_root_messages
+from deeproot.scheduler.messages import Boundary, Hints
+from deeproot.scheduler.questions import (
+    ForkQuestion,
+    HoldAnswer,
+    HoldQuestion,
+    LeaveQuestion,
+    ProbeAnswer,
+    ProbeQuestion,
+    Question,
+    SessionAnswer,
+)
 
-Zone: TypeAlias = Literal["root", "trunk", "leaf"]
 _ZONES = {"root": EvictionClass.ROOT, "trunk": EvictionClass.TRUNK, "leaf": EvictionClass.LEAF}
-_END = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A part of a prompt, from the end of the part before it, and for how long it is evicted after others."""
+class KeptRun:
+    """A run of a prompt, from the end of the one before, that is to be evicted after others for `lease_s` seconds from its last
+    use. It ends behind so many `messages` (0: the tools alone), or at `token`.
 
-    tokens: int
-    """Where it ends, counted from the prompt's start; `LLM.chat_tokens` tells how many the first messages take."""
-    zone: Zone
+    Raises OptionError, naming the field.
+    """
+
+    zone: Literal["root", "trunk", "leaf"]
     lease_s: float
-    """From its last use."""
+    messages: int | None = None
+    token: int | None = None
     priority: int = 0
-    """0 to 15, among parts of the same zone; the highest goes last."""
+    """Among runs of the same zone; the highest goes last."""
+
+    def __post_init__(self) -> None:
+        if self.zone not in _ZONES:
+            raise OptionError("zone", f"zone is {self.zone!r}: use one of {', '.join(_ZONES)}.")
+        if not self.lease_s >= 0:
+            raise OptionError("lease_s", f"lease_s must be 0 or more, got {self.lease_s}.")
+        if (self.messages is None) == (self.token is None):
+            raise OptionError(
+                "messages", "Give either messages, how many the run holds, or token, where it ends."
+            )
+        if (self.messages or 0) < 0 or (self.token is not None and self.token < 1):
+            raise OptionError("messages", "messages must be 0 or more, and token 1 or more.")
+        if not 0 <= self.priority <= MAX_PRIORITY:
+            raise OptionError("priority", f"priority must be 0 to {MAX_PRIORITY}, got {self.priority}.")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheHints:
-    """What a request says beside its prompt, as `deeproot` does in a request over HTTP."""
+    """What a call says of its tokens' future: the fields of `deeproot` in a request to the server. Raises OptionError."""
 
     session_id: str = ""
-    """Requests of one session follow each other: what the newest leaves of the others is evicted first."""
+    """What the newest call of a session leaves of the others is evicted first."""
     lease_s: float = 0.0
-    """Seconds for which the whole sequence, with the reply, is evicted after others."""
-    parts: Sequence[Kept] = ()
-    """In any order."""
+    """Seconds for which the whole conversation, with the reply, is evicted after others."""
+    boundaries: Sequence[KeptRun] = ()
+    """In order."""
     priority: int = 0
-    """Of the request: lower ones start first."""
+    """Calls with lower ones start first and are preempted last."""
 
-    def check(self) -> None:
-        """Raises OptionError, naming the field."""
-        if not _is_duration(self.lease_s):
-            raise _wrong("hints.lease_s", "seconds of 0 or more", self.lease_s)
-        for i, part in enumerate(self.parts):
-            where = f"hints.parts[{i}]"
-            if part.tokens < 1:
-                raise _wrong(f"{where}.tokens", "at least 1", part.tokens)
-            if part.zone not in _ZONES:
-                raise _wrong(f"{where}.zone", "root, trunk or leaf", part.zone)
-            if not _is_duration(part.lease_s):
-                raise _wrong(f"{where}.lease_s", "seconds of 0 or more", part.lease_s)
-            if not 0 <= part.priority <= MAX_PRIORITY:
-                raise _wrong(f"{where}.priority", f"0 to {MAX_PRIORITY}", part.priority)
-
-    def of_request(self, request: AddRequest) -> AddRequest:
-        """The request with what the engine has to know at its start."""
-        hints = Hints(session=_name(self.session_id))
-        return msgspec.structs.replace(request, priority=self.priority, hints=hints)
-
-    def hold(self, client: SyncClient, rid: str) -> None:
-        """Lease what is to be kept of a hinted request that has ended."""
-        best: dict[int, Boundary] = {}
-        whole = (Kept(_END, "leaf", self.lease_s),) if self.lease_s else ()
-        for part in sorted((*self.parts, *whole), key=lambda part: part.lease_s):
-            best[part.tokens] = Boundary(part.tokens, _ZONES[part.zone], part.lease_s, part.priority)
-        if any(boundary.lease_s > 0 for boundary in best.values()):
-            in_order = tuple(best[end] for end in sorted(best))
-            client.ask(HoldQuestion(rid, in_order), HoldAnswer)
+    def __post_init__(self) -> None:
+        if not self.lease_s >= 0:
+            raise OptionError("lease_s", f"lease_s must be 0 or more, got {self.lease_s}.")
 
 
-class SessionError(ValueError):
-    """There is no such session, or there is one already."""
+def engine_hints(hints: CacheHints | None) -> Hints | None:
+    """What the engine has to know at a call's start."""
+    return None if hints is None else Hints(session=_name(hints.session_id))
 
 
-class Sessions:
-    """The conversations that requests have named by `CacheHints.session_id`."""
+def chat_boundaries(
+    hints: CacheHints,
+    template: ChatTemplate,
+    continuation: ChatContinuation,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    template_kwargs: Mapping[str, Any],
+    ids: Int32Array,
+) -> list[Boundary]:
+    """What to lease of a conversation. ids: its prompt. Raises OptionError for a run behind the last message."""
 
-    def __init__(self, client: SyncClient) -> None:
-        self._client = client
+    def place(count: int) -> int:
+        return tokens_up_to(template, continuation, messages, tools, template_kwargs, ids, count)
 
-    def fork(self, session_id: str, new_id: str) -> int:
-        """A second session that goes on from where one is, in the same pages; the tokens that both have.
+    for i, run in enumerate(hints.boundaries):
+        if (run.messages or 0) > len(messages):
+            raise OptionError(
+                "boundaries", f"boundaries[{i}].messages is {run.messages}, but there are {len(messages)}."
+            )
+    found = [_boundary(run, run.token or place(run.messages or 0)) for run in hints.boundaries]
+    if hints.lease_s > 0:
+        root, newest = place(num_root_messages(messages)), place(num_older(messages))
+        found += conversation(root, newest, hints.lease_s, pause=False)
+    return in_order(found)
 
-        Raises SessionError.
+
+def text_boundaries(hints: CacheHints) -> list[Boundary]:
+    """What to lease of a plain prompt. Raises OptionError for a run that counts messages."""
+    if any(run.token is None for run in hints.boundaries):
+        raise OptionError("boundaries", "A plain prompt has no messages: give token, where the run ends.")
+    found = [_boundary(run, run.token or 0) for run in hints.boundaries]
+    if hints.lease_s > 0:
+        found.append(Boundary(END, EvictionClass.LEAF, hints.lease_s))
+    return in_order(found)
+
+
+def _boundary(run: KeptRun, end: int) -> Boundary:
+    return Boundary(end, _ZONES[run.zone], run.lease_s, run.priority)
+
+
+class CacheCalls(LocalEngine):
+    """The methods of `LLM` that ask its engine and compute nothing."""
+
+    def probe(self, prompts: Sequence[str | Sequence[int] | TokenIds]) -> Probed:
+        """How much of each prompt, a text or token ids, is cached. Uses nothing."""
+        ids = [self._prompt(prompt).token_ids for prompt in prompts]
+        answer = self._client.ask(ProbeQuestion(tuple(one.tobytes() for one in ids)), ProbeAnswer)
+        return Probed(tuple(map(len, ids)), answer.cached, answer.tokens_per_second)
+
+    def price(
+        self,
+        old: str | Sequence[int] | TokenIds,
+        new: str | Sequence[int] | TokenIds,
+        tariff: Tariff | None = None,
+    ) -> tuple[EditCost, EditCost]:
+        """What it would cost to send each of the two prompts now."""
+        probed = self.probe([old, new])
+        tariff = tariff or Tariff()
+        return cost_of(probed, 0, tariff), cost_of(probed, 1, tariff)
+
+    def fork_session(self, session_id: str, new_id: str) -> int:
+        """A second session that goes on from where one is, in the same pages; returns how many tokens it begins with.
+
+        Raises KeyError for a session that is not known, ValueError if there is one of the new name.
         """
-        told = self._ask(session_id, ForkQuestion(b"", _name(session_id), _name(new_id)))
+        told = self._told(session_id, ForkQuestion(b"", _name(session_id), _name(new_id)))
         if told.taken:
-            raise SessionError(f"there is a session {new_id!r} already: give another new_id")
+            raise ValueError(f"there is a session {new_id!r} already: give another new_id")
         return told.num_tokens
 
-    def rewind(self, session_id: str, keep_tokens: int) -> int:
-        """Go back to a session's first tokens; how many pages are evicted before all others from now on.
+    def rewind_session(self, session_id: str, keep: int | str | Sequence[int] | TokenIds) -> int:
+        """Keep the first tokens of a session, a number or the prompt that stays; what was behind is evicted first. Returns how
+        many pages that concerns. Raises KeyError for a session that is not known, OptionError if nothing stays."""
+        count = keep if isinstance(keep, int) else len(self._prompt(keep).token_ids)
+        if count < 1:
+            raise OptionError("keep", "keep is nothing: to give up all of a session, close it.")
+        return self._told(session_id, LeaveQuestion(b"", _name(session_id), count)).scratch_pages
 
-        Raises SessionError; ValueError if nothing would stay, which is what `close` does.
-        """
-        if keep_tokens < 1:
-            raise ValueError(f"keep_tokens must be at least 1, got {keep_tokens}: to keep nothing, close it")
-        return self._ask(session_id, LeaveQuestion(b"", _name(session_id), keep_tokens)).scratch_pages
+    def close_session(self, session_id: str) -> int:
+        """End a session: its tokens are evicted first, unless somebody else needs them. Returns how many pages that concerns.
+        Raises KeyError for a session that is not known."""
+        return self._told(session_id, LeaveQuestion(b"", _name(session_id), 0)).scratch_pages
 
-    def close(self, session_id: str) -> int:
-        """End a session; how many of its pages are evicted before all others from now on. Raises SessionError."""
-        return self._ask(session_id, LeaveQuestion(b"", _name(session_id), 0)).scratch_pages
+    def _hold(self, rid: str, boundaries: Sequence[Boundary]) -> None:
+        """Lease runs of a request that has ended."""
+        if any(boundary.lease_s > 0 for boundary in boundaries):
+            self._client.ask(HoldQuestion(rid, tuple(boundaries)), HoldAnswer)
 
-    def _ask(self, session_id: str, question: ForkQuestion | LeaveQuestion) -> SessionAnswer:
+    def _told(self, session_id: str, question: Question) -> SessionAnswer:
         told = self._client.ask(question, SessionAnswer)
         if not told.known:
-            raise SessionError(
-                f"there is no session {session_id!r}: one begins when the first request that names it has ended"
-            )
+            raise KeyError(f"there is no session {session_id!r}: it begins when its first call has ended")
         return told
-
-
-def _wrong(field: str, wanted: str, given: object) -> OptionError:
-    return OptionError(field, f"{field} must be {wanted}, got {given!r}")
 
 
 def _name(session_id: str) -> bytes:
     return session_id.encode("utf-8", "surrogatepass")
-
-
-def _is_duration(seconds: float) -> bool:
-    return math.isfinite(seconds) and seconds >= 0

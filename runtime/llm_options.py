@@ -1,4 +1,4 @@
-"""What `LLM` is made with."""
+"""What `LLM` is given, as options of an engine."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.speculative import parse_speculative
 
 
-def engine_options(model: str | Path | EngineOptions, options: Mapping[str, Any]) -> EngineOptions:
-    """options: other fields of EngineOptions. Raises SetupError for one that does not exist or cannot be read."""
+def engine_options_of(model: str | Path | EngineOptions, options: Mapping[str, Any]) -> EngineOptions:
+    """Raises SetupError for an option that there is not."""
     if isinstance(options.get("speculative_config"), dict):
         try:
             read = parse_speculative(options["speculative_config"])
