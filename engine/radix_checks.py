@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deeproot.engine.eviction import EvictionClass, class_of
+from deeproot.engine.eviction import SHARED_RANK, EvictionClass, class_of
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
 
@@ -35,8 +35,7 @@ def check_tree(tree: RadixCache) -> None:
             reach = sum(child.locks for child in node.children)
             require(node.locks >= reach, "a lock does not reach an ancestor")
             _check_children(node, width)
-    for root in tree.roots():
-        _check_children(root, width)
+    _check_children(tree.root, width)
     pages = np.concatenate([np.empty(0, dtype=np.int32), *(node.pages for node in nodes)])
     require(int(np.bincount(pages, minlength=1).max()) <= 1, "a page stands in the tree twice")
     require(num_pages == tree.num_pages, f"{num_pages} pages in the tree, {tree.num_pages} counted")
@@ -47,15 +46,18 @@ def check_tree(tree: RadixCache) -> None:
 
 
 def _check_children(node: Node, width: int) -> None:
-    require(node.child_keys == [child.key for child in node.children], "child keys and children differ")
+    require(node.child_keys == [child.name for child in node.children], "child keys and children differ")
     require(node.child_keys == sorted(node.child_keys), "children are not sorted")
     for child in node.children:
         require(child.parent is node, "a child has another parent")
         require(child.start == node.start + len(node.key), "a child starts elsewhere")
-    starts = [key[:width] for key in node.child_keys if len(key) >= width]
+        require(
+            bool(child.whose) == node.is_shared, "a namespace's mark is missing, or stands where none parts"
+        )
+    starts = [(child.whose, child.key[:width]) for child in node.children if len(child.key) >= width]
     require(len(starts) == len(set(starts)), "two siblings start with the same whole page")
-    for key in node.child_keys:
-        require(node.children[bisect_left(node.child_keys, key)].key == key, "a child cannot be found")
+    for i, name in enumerate(node.child_keys):
+        require(bisect_left(node.child_keys, name) == i, "a child cannot be found")
 
 
 def _check_leases(tree: RadixCache, nodes: Sequence[Node]) -> None:
@@ -76,12 +78,14 @@ def _check_leases(tree: RadixCache, nodes: Sequence[Node]) -> None:
         pages_by_rank[node.rank] = pages_by_rank.get(node.rank, 0) + len(node.pages)
         above = node.parent.rank if node.parent is not None else 0
         require(node.rank < 0 or above >= 0, "something in use hangs on scratch")
-        if not node.leases and not node.rank and id(node) not in on_node:
+        if not (node.leases or node.rank or node.is_shared or id(node) in on_node):
             continue  # under no lease, and of the rank of such
         require(
             {id(lease) for lease in node.leases} == on_node.get(id(node), set()), "a node has other leases"
         )
-        highest = max((lease.rank for lease in node.leases), default=min(node.rank, 0))
+        require(not (node.is_shared and node.leases), "what is shared is leased")
+        unleased = SHARED_RANK if node.is_shared else min(node.rank, 0)
+        highest = max((lease.rank for lease in node.leases), default=unleased)
         require(node.rank == highest, "a node's rank is not that of its highest lease")
         for owner in {lease.owner for lease in node.leases}:
             of_owner[owner] = of_owner.get(owner, 0) + len(node.pages)

@@ -149,6 +149,8 @@ class ServerOptions:
     """Of one client."""
     working_set_bytes: int = 64 * 2**20
     """Of the events of one client's working sets."""
+    shared_prefixes: Path | None = None
+    """A file of the beginnings of prompts that all clients share in the cache; None: they share none."""
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None

@@ -104,6 +104,12 @@ def _add_stores(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
         help="of the events of one client's working sets (default: 64MiB)",
     )
     group.add_argument(
+        "--shared-prefixes",
+        type=Path,
+        metavar="FILE",
+        help="beginnings of prompts that all clients share in the cache, as a JSON list (default: none is shared)",
+    )
+    group.add_argument(
         "--explain-memory-bytes",
         type=size_or_zero,
         default=default.explain_memory_bytes,
@@ -165,6 +171,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         working_set_store=args.working_set_store,
         max_working_sets=args.max_working_sets,
         working_set_bytes=args.working_set_bytes,
+        shared_prefixes=args.shared_prefixes,
         explain_memory_bytes=args.explain_memory_bytes,
         dollars_per_hour=args.dollars_per_hour,
         cors_origins=tuple(args.cors_origins),

@@ -83,7 +83,7 @@ class Scheduler:
         self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
         self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
         self.arrivals = Arrivals(
-            config.max_model_len, constraints, self.counters, self.waiting, self._enqueue
+            config.max_model_len, pool.page_size, constraints, self.counters, self.waiting, self._enqueue
         )
         self.claims = Claims(cache, lambda: self.clock())
         self._constraints = constraints

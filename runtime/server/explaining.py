@@ -21,6 +21,7 @@ from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
 from deeproot.runtime.server.schemas import GenerationRequest
+from deeproot.runtime.server.shared_prefixes import SharedPrefixes
 from deeproot.runtime.server.state import Serving
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.scheduler.messages import AddRequest, Usage
@@ -43,13 +44,14 @@ class Asker:
     traceparent: str | None = None
     """The header of that name."""
 
-    def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
+    def sign(self, request: AddRequest, shared: SharedPrefixes, seen: int = 0) -> AddRequest:
         """The request with what the engine has to know of who asks."""
         return msgspec.structs.replace(
             request,
             namespace=self.tenant.namespace,
             tenant=self.tenant.owner,
             priority=self.priority,
+            shared=shared.num_shared(request.token_ids),
             seen=seen,
         )
 
@@ -82,13 +84,16 @@ def explained(
                 "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
                 "deeproot.explain",
             )
-        return None, tuple(asker.sign(one) for one in requests)
+        return None, tuple(asker.sign(one, serving.shared) for one in requests)
     engine = serving.client.num_restarts
     pending = []
     for request in requests:
         ids = np.frombuffer(request.token_ids, dtype=np.int32)
         pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
-    told = [asker.sign(request, seen=known.common) for request, known in zip(requests, pending, strict=True)]
+    told = [
+        asker.sign(request, serving.shared, seen=known.common)
+        for request, known in zip(requests, pending, strict=True)
+    ]
     explaining = Explaining(serving.explainer, tuple(pending), asker.wants_explanation, serving.later)
     return explaining, tuple(told)
 

@@ -171,12 +171,13 @@ class _EngineGauges(Collector):
 
 def _lease_metrics(stats: EngineStats) -> Iterator[Metric]:
     """Cached pages and hits by class of eviction."""
-    leased = (
+    raised = (
         ("leaf", stats.num_leaf_pages, stats.leaf_hits),
         ("trunk", stats.num_trunk_pages, stats.trunk_hits),
         ("root", stats.num_root_pages, stats.root_hits),
+        ("shared", stats.num_shared_pages, stats.shared_hits),
     )
-    plain = stats.num_cached_pages - stats.num_scratch_pages - sum(pages for _, pages, _ in leased)
+    plain = stats.num_cached_pages - stats.num_scratch_pages - sum(pages for _, pages, _ in raised)
     pages = GaugeMetricFamily(
         "deeproot_cached_pages", "Cached pages by class of eviction, first to go first", labels=["class"]
     )
@@ -187,8 +188,8 @@ def _lease_metrics(stats: EngineStats) -> Iterator[Metric]:
     )
     pages.add_metric(["scratch"], stats.num_scratch_pages)
     pages.add_metric(["plain"], plain)
-    hits.add_metric(["plain"], stats.counters.cached - sum(found for _, _, found in leased))
-    for name, num_pages, found in leased:
+    hits.add_metric(["plain"], stats.counters.cached - sum(found for _, _, found in raised))
+    for name, num_pages, found in raised:
         pages.add_metric([name], num_pages)
         hits.add_metric([name], found)
     yield pages

@@ -16,6 +16,7 @@ from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.process_transport import ENGINE_MODULE, ProcessTransport
 from deeproot.runtime.progress import loading_progress
+from deeproot.runtime.server.declaring import declare, warm_declared
 from deeproot.runtime.server.state import ServerState, Serving
 from deeproot.runtime.speech import Texts, load_texts, make_speech
 from deeproot.scheduler.messages import AddRequest, TokenOutput, Usage
@@ -70,6 +71,7 @@ async def open_for_requests(
         """An engine that was started anew may have found another amount of memory."""
         if state.serving is not None:
             state.serving.speech = make_speech(known, info)
+            warm_declared(state.serving)
 
     max_inflight = options.max_num_seqs + state.options.max_queued_requests
     client = EngineClient(transport, max_inflight, account, refresh)
@@ -82,7 +84,11 @@ async def open_for_requests(
     )
     explainer = Explainer(known.assets.tokenizer, known.template, state.options.explain_memory_bytes)
     speech = make_speech(known, info)
-    state.serving = Serving(speech, client, random.Random(options.seed), continuations, explainer)
+    serving = Serving(speech, client, random.Random(options.seed), continuations, explainer)
+    if state.options.shared_prefixes is not None:
+        await asyncio.to_thread(declare, serving, state.options.shared_prefixes)
+    state.serving = serving
+    warm_declared(serving)
 
 
 def log_end(last: TokenOutput, usage: Usage) -> None:

@@ -18,6 +18,7 @@ from deeproot.runtime.server.later import LaterWork
 from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
+from deeproot.runtime.server.shared_prefixes import SharedPrefixes
 from deeproot.runtime.server.shared_roots import SharedRoots
 from deeproot.runtime.server.tracing import OpenTelemetryTracer
 from deeproot.runtime.server.working_sets_api.service import WorkingSetService
@@ -38,6 +39,7 @@ class Serving:
     searches: SearchMemory = field(default_factory=SearchMemory)
     pauses: ToolPauses = field(default_factory=ToolPauses)
     roots: SharedRoots = field(default_factory=SharedRoots)
+    shared: SharedPrefixes = field(default_factory=SharedPrefixes)
     warmings: set[asyncio.Task[None]] = field(default_factory=set)
     warm_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     background: set[asyncio.Task[None]] = field(default_factory=set)

@@ -326,6 +326,24 @@ def test_what_is_wrong_is_named_and_nothing_is_appended(sets: WorkingSets) -> No
     assert len(kept.export().splitlines()) == 1
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_json_has_no_word_for_are_named(
+    http: httpx.Client, sets: WorkingSets, number: str
+) -> None:
+    """The parser of bodies takes them; a log cannot."""
+    kept = sets.create(policy="append_only")
+    bodies = {
+        "events[1].data": '{"events": [{"kind": "instruction", "text": "a"}, {"kind": "instruction", "text": "b",'
+        f' "data": {{"step": {{"x": {number}}}}}}}]}}',
+        "messages": f'{{"messages": [{{"role": "user", "content": "a", "x": {number}}}]}}',
+    }
+    for field, body in bodies.items():
+        refused = http.post(f"{kept.set_id}/events", content=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == field
+    assert not kept.export()
+
+
 def test_a_client_that_is_behind_appends_nothing(sets: WorkingSets) -> None:
     kept = sets.create(policy="append_only", messages=[{"role": "user", "content": "a"}])
     other = sets.open(kept.set_id)
