@@ -13,6 +13,7 @@ from deeproot.runtime.options import (
     LOAD_FORMATS,
     OVERLAPS,
     PAGE_SIZES,
+    QUANTIZATIONS,
     EngineOptions,
     parse_bytes,
 )
@@ -51,6 +52,14 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     group.add_argument(
         "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
     )
+    group.add_argument(
+        "--quantization",
+        "-q",
+        choices=QUANTIZATIONS,
+        default=default.quantization,
+        help="of weights, on a CPU; gguf: as the file holds them, auto: so where it can be, int8: rounded to 8 bits "
+        "(default: none)",
+    )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
     group.add_argument(
         "--attention-backend",
@@ -69,6 +78,13 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
 def _add_texts(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     """How its texts are read and written."""
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
+    group.add_argument(
+        "--chat-template-timeout",
+        type=number(0.1, 600),
+        default=default.chat_template_timeout_s,
+        metavar="SECONDS",
+        help="how long the chat template may take for one conversation (default: %(default)s)",
+    )
     group.add_argument(
         "--tool-call-parser",
         metavar="NAME",

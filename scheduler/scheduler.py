@@ -83,7 +83,7 @@ class Scheduler:
         self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
         self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
         self.arrivals = Arrivals(
-            config.max_model_len, constraints, self.counters, self.waiting, self._enqueue
+            config.max_model_len, pool.page_size, constraints, self.counters, self.waiting, self._enqueue
         )
         self.claims = Claims(cache, lambda: self.clock(), heeded=config.eviction == "hints")
         self._constraints = constraints
@@ -206,14 +206,17 @@ class Scheduler:
         unsound = landed.unsound()
         if len(step.batch.input_ids) > len(step.rows):
             # What requests have computed that is no number must not be found by others.
-            sound = ~np.isin(landed.rows, [*landed.sampling_rows[unsound], *landed.unsound_chunks])
-            for row in landed.rows[(landed.certain > 1) & sound].tolist():
-                self._holdings.insert(table.request(row), whole_pages_only=True)
+            in_doubt = {*landed.sampling_rows[unsound].tolist(), *landed.unsound_chunks.tolist()}
+            for row in landed.rows[landed.certain > 1].tolist():
+                if row not in in_doubt:
+                    self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
-        errors = errors_of(table.constraints, landed.sampling_rows) if table.constraints else {}
+        errors = (
+            errors_of(table.sampling.constraints, landed.sampling_rows) if table.sampling.constraints else {}
+        )
         errors |= dict.fromkeys(unsound, _NO_NUMBERS)
         for i in sorted({*(appended.stopped | appended.full).nonzero()[0].tolist(), *errors}):
             last = int(appended.last[i])
@@ -223,8 +226,8 @@ class Scheduler:
                 new[last] = self.endings.end(request, "error", output, keep=i not in unsound)
             else:
                 new[last] = self.endings.end(request, "stop" if appended.stopped[i] else "length", new[last])
-        if self._constraints is not None and table.constraints:
-            self._constraints.follow(table.constraints, appended.rows, new)
+        if self._constraints is not None and table.sampling.constraints:
+            self._constraints.follow(table.sampling.constraints, appended.rows, new)
         return outputs + new + [self.endings.fail(row, _NO_NUMBERS) for row in landed.unsound_chunks.tolist()]
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -1,362 +1,14 @@
-"""The prefix tree against a brute-force model that keeps one record a page."""
-
-from dataclasses import dataclass
+"""The prefix tree, case by case; any order of calls is in `test_radix_model.py`."""
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.engine.brute_tree import as_bytes
 
-from deeproot.engine.eviction import EvictionClass, abandon, class_of, rank_of
+from deeproot.engine.eviction import EvictionClass
 from deeproot.engine.ghosts import Ghosts
-from deeproot.engine.leases import Lease, LeaseLimits
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_checks import check_tree
-from deeproot.engine.radix_node import NO_PAGES, Node, Root
-
-Prefix = tuple[int, ...]
-
-
-def as_bytes(ids: Prefix | list[int]) -> bytes:
-    return np.asarray(ids, dtype=np.int32).tobytes()
-
-
-@dataclass
-class Record:
-    page: int
-    used: int
-    scratch: bool = False
-
-
-@dataclass(eq=False)
-class ModelLease:
-    owner: bytes
-    rank: int
-    seconds: float
-    end: float
-    start: int
-    prefix: Prefix
-
-    page_size: int
-
-    def covers(self, prefix: Prefix) -> bool:
-        """A part-filled page beside the run is not of it, though its ids are."""
-        if len(prefix) % self.page_size:
-            return False
-        return self.start < len(prefix) <= len(self.prefix) and self.prefix[: len(prefix)] == prefix
-
-
-class BruteForceTree:
-    """Every cached page under the token ids from the start of the sequence to the page's last token."""
-
-    def __init__(self, page_size: int) -> None:
-        self.page_size = page_size
-        self.records: dict[Prefix, Record] = {}
-        self.locks: list[Prefix] = []
-        self.leases: list[ModelLease] = []
-        self.clock = 0
-
-    def parent_of(self, prefix: Prefix) -> Prefix:
-        return prefix[: (len(prefix) - 1) // self.page_size * self.page_size]
-
-    def siblings(self, parent: Prefix) -> list[Prefix]:
-        return [p for p in self.records if self.parent_of(p) == parent]
-
-    def whole_pages(self, ids: Prefix) -> int:
-        n = 0
-        while n + self.page_size <= len(ids) and ids[: n + self.page_size] in self.records:
-            n += self.page_size
-        return n
-
-    def inside(self, ids: Prefix) -> tuple[int, list[Prefix]]:
-        """Most tokens that match beyond the whole pages, and the pages that offer them."""
-        n = self.whole_pages(ids)
-        best, sources = 0, []
-        for sibling in self.siblings(ids[:n]):
-            common = 0
-            while n + common < min(len(sibling), len(ids)) and sibling[n + common] == ids[n + common]:
-                common += 1
-            if common > best:
-                best, sources = common, [sibling]
-            elif common == best and common:
-                sources.append(sibling)
-        return best, sources
-
-    def touch_path(self, prefix: Prefix) -> None:
-        self.clock += 1
-        while prefix:
-            self.records[prefix].used = self.clock
-            self.records[prefix].scratch = False
-            prefix = self.parent_of(prefix)
-
-    def locked(self, prefix: Prefix) -> bool:
-        whole = len(prefix) % self.page_size == 0
-        return any(held == prefix or (whole and held[: len(prefix)] == prefix) for held in self.locks)
-
-    def evict(self, n: int) -> list[int]:
-        out: list[int] = []
-        while len(out) < n:
-            parents = {self.parent_of(p) for p in self.records}
-            free = [p for p in self.records if p not in parents and not self.locked(p)]
-            if not free:
-                break
-            victim = min(free, key=lambda p: (self.rank(p), self.records[p].used))
-            out.append(self.records.pop(victim).page)
-            for lease in self.leases:
-                if lease.covers(victim):
-                    lease.prefix = self.parent_of(victim)
-            self.leases = [lease for lease in self.leases if len(lease.prefix) > lease.start]
-        return out
-
-    def rank(self, prefix: Prefix) -> int:
-        plain = -1 if self.records[prefix].scratch else 0
-        return max((lease.rank for lease in self.leases if lease.covers(prefix)), default=plain)
-
-    def abandon(self, prefix: Prefix, keep: int) -> None:
-        while len(prefix) > keep:
-            if self.locked(prefix) or any(lease.covers(prefix) for lease in self.leases):
-                return
-            if any(not self.records[p].scratch for p in self.siblings(prefix)):
-                return
-            self.records[prefix].scratch = True
-            prefix = self.parent_of(prefix)
-
-    def leased_by(self, owner: bytes, *more: ModelLease) -> set[Prefix]:
-        own = [lease for lease in (*self.leases, *more) if lease.owner == owner]
-        return {prefix for prefix in self.records if any(lease.covers(prefix) for lease in own)}
-
-    def place(self, new: ModelLease, limits: LeaseLimits) -> bool:
-        if new.seconds <= 0 or len(new.prefix) <= new.start:
-            return False
-        for old in self.leases:
-            if (old.owner, old.rank, old.start, old.prefix) == (new.owner, new.rank, new.start, new.prefix):
-                old.seconds, old.end = new.seconds, max(old.end, new.end)
-                return True
-        while True:
-            own = [lease for lease in self.leases if lease.owner == new.owner]
-            fits = len(self.leased_by(new.owner, new)) <= limits.max_pages
-            if fits and len(own) < limits.max_leases:
-                self.leases.append(new)
-                return True
-            lowest = min(own, key=lambda lease: (lease.rank, lease.end), default=None)
-            if lowest is None or lowest.rank > new.rank:
-                return False
-            self.leases.remove(lowest)
-
-
-def common_length(one: Prefix, other: Prefix) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
-
-
-sequences = st.lists(st.integers(0, 2), min_size=0, max_size=22)
-
-
-class TreeAgainstBruteForce(RuleBasedStateMachine):
-    @initialize(page_size=st.sampled_from([1, 2, 4]))
-    def start(self, page_size: int) -> None:
-        self.tree = RadixCache(page_size)
-        self.model = BruteForceTree(page_size)
-        self.held: list[tuple[Node, Prefix]] = []
-        self.known: list[Prefix] = [()]
-        self.next_page = 0
-        self.evicted: set[Prefix] = set()
-
-    def full(self, base: int, cut: int, tail: list[int]) -> Prefix:
-        """A sequence that often shares a start with an earlier one."""
-        old = self.known[base % len(self.known)]
-        return old[: cut % (len(old) + 1)] + tuple(tail)
-
-    @rule(
-        base=st.integers(0, 99),
-        cut=st.integers(0, 99),
-        tail=sequences,
-        lock=st.booleans(),
-        less=st.integers(0, 3),
-    )
-    def match(self, base: int, cut: int, tail: list[int], lock: bool, less: int) -> None:
-        ids = self.full(base, cut, tail)
-        limit = max(len(ids) - less, 0)
-        found = self.tree.match(as_bytes(ids), limit)
-        seen = ids[:limit]
-        whole = self.model.whole_pages(seen)
-        inside, sources = self.model.inside(seen)
-        assert found.num_tokens == whole
-        assert found.num_reusable == whole + inside
-        size = self.model.page_size
-        assert found.pages.tolist() == [
-            self.model.records[seen[: i + size]].page for i in range(0, whole, size)
-        ]
-        if found.copy_from is not None:
-            assert found.copy_from.page in [self.model.records[s].page for s in sources]
-        self.model.touch_path(seen[:whole])
-        gone = [common_length(seen, prefix) for prefix in self.evicted]
-        assert self.tree.once_cached(as_bytes(ids), found, limit) == max([whole + inside, *gone])
-        assert self.tree.once_cached(as_bytes(ids), found, limit, b"other") == whole + inside
-        if lock:
-            self.tree.lock(found.node)
-            self.model.locks.append(seen[:whole])
-            self.held.append((found.node, seen[:whole]))
-
-    @rule(base=st.integers(0, 99), cut=st.integers(0, 99), tail=sequences)
-    def probe(self, base: int, cut: int, tail: list[int]) -> None:
-        ids = self.full(base, cut, tail)
-        assert self.tree.probe(as_bytes(ids)) == self.model.whole_pages(ids) + self.model.inside(ids)[0]
-
-    @rule(base=st.integers(0, 99), cut=st.integers(0, 99), tail=sequences)
-    def insert(self, base: int, cut: int, tail: list[int]) -> None:
-        self.insert_ids(self.full(base, cut, tail), None)
-
-    @precondition(lambda self: self.held)
-    @rule(which=st.integers(0, 99), tail=sequences)
-    def insert_below_own_lock(self, which: int, tail: list[int]) -> None:
-        node, prefix = self.held.pop(which % len(self.held))
-        self.insert_ids(prefix + tuple(tail), (node, prefix))
-
-    def insert_ids(self, ids: Prefix, held: tuple[Node, Prefix] | None) -> None:
-        size, model = self.model.page_size, self.model
-        pages = list(range(self.next_page, self.next_page + -(-len(ids) // size)))
-        self.next_page += len(pages)
-        whole = model.whole_pages(ids)
-        inside, sources = model.inside(ids)
-        result = self.tree.insert(as_bytes(ids), np.asarray(pages, dtype=np.int32), held[0] if held else None)
-        if whole + inside == len(ids):
-            assert result.num_owned == 0
-            end = ids[:whole]
-            if inside:
-                model.touch_path(min(sources, key=as_bytes))
-        else:
-            assert result.num_owned == len(pages) - whole // size
-            for start in range(whole, len(ids), size):
-                model.records[ids[: start + size]] = Record(pages[start // size], 0)
-            end = ids
-        for page in result.dropped.tolist():
-            (gone,) = [p for p, r in model.records.items() if r.page == page]
-            assert len(gone) < len(ids)
-            assert gone == ids[: len(gone)]
-            assert not model.locked(gone)
-            del model.records[gone]
-        model.touch_path(end)
-        if held:
-            model.locks.remove(held[1])
-            model.locks.append(end)
-            self.held.append((result.node, end))
-        prefixes = [end[: i + size] for i in range(0, len(end), size)]
-        assert result.pages.tolist() == [model.records[p].page for p in prefixes]
-        self.known.append(ids)
-
-    @precondition(lambda self: self.held)
-    @rule(which=st.integers(0, 99))
-    def unlock(self, which: int) -> None:
-        node, prefix = self.held.pop(which % len(self.held))
-        self.tree.unlock(node)
-        self.model.locks.remove(prefix)
-
-    @rule(n=st.integers(0, 9))
-    def evict(self, n: int) -> None:
-        before = set(self.model.records)
-        assert sorted(self.tree.evict(n).tolist()) == sorted(self.model.evict(n))
-        self.evicted |= before - set(self.model.records)
-
-    @invariant()
-    def counts_agree(self) -> None:
-        if not hasattr(self, "tree"):
-            return
-        check_tree(self.tree)
-        records = self.model.records
-        assert self.tree.num_pages == len(records)
-        assert self.tree.num_evictable == sum(not self.model.locked(p) for p in records)
-
-
-class LeasedTreeAgainstBruteForce(TreeAgainstBruteForce):
-    """The same with leases and scratch; time passes."""
-
-    @initialize(max_leases=st.integers(1, 5), max_pages=st.integers(1, 30))
-    def limit(self, max_leases: int, max_pages: int) -> None:
-        self.limits = LeaseLimits(max_seconds=50, max_leases=max_leases, max_pages=max_pages)
-        self.now = 0.0
-
-    @rule(
-        base=st.integers(0, 99),
-        start=st.integers(0, 3),
-        kind=st.sampled_from([EvictionClass.LEAF, EvictionClass.TRUNK, EvictionClass.ROOT]),
-        priority=st.integers(0, 1),
-        seconds=st.integers(0, 60),
-        owner=st.sampled_from([b"a", b"b"]),
-    )
-    def lease(
-        self, base: int, start: int, kind: EvictionClass, priority: int, seconds: int, owner: bytes
-    ) -> None:
-        self.tree.leases.limits = self.limits
-        ids = self.known[base % len(self.known)]
-        end = self.model.whole_pages(ids)
-        begin = min(start * self.model.page_size, end)
-        found = self.tree.match(as_bytes(ids[:end]))
-        self.model.touch_path(ids[:end])
-        if begin:
-            self.tree.node_at(found.node, begin * 4)
-        self.now += 0.125  # so that no two end at once
-        self.pass_time(0)
-        rank = rank_of(kind, priority)
-        running = self.tree.leases.place(Lease(owner, rank, seconds, 0.0, begin * 4, found.node))
-        capped = min(seconds, self.limits.max_seconds)
-        wanted = ModelLease(owner, rank, capped, self.now + capped, begin, ids[:end], self.model.page_size)
-        assert (running is not None) == self.model.place(wanted, self.limits)
-
-    @rule(seconds=st.integers(0, 10))
-    def pass_time(self, seconds: int) -> None:
-        self.now += seconds
-        self.tree.leases.expire(self.now)
-        self.model.leases = [lease for lease in self.model.leases if lease.end > self.now]
-
-    @rule(base=st.integers(0, 99), cut=st.integers(0, 99))
-    def refresh(self, base: int, cut: int) -> None:
-        ids = self.full(base, cut, [])
-        end = self.model.whole_pages(ids)
-        self.tree.leases.refresh(self.tree.match(as_bytes(ids[:end])).node)
-        self.model.touch_path(ids[:end])
-        for lease in self.model.leases:
-            # Used if any page of its run lies on the way.
-            first = lease.prefix[: lease.start + self.model.page_size]
-            if len(first) <= end and ids[: len(first)] == first:
-                lease.end = self.now + lease.seconds
-
-    @rule(base=st.integers(0, 99), cut=st.integers(0, 99), keep=st.integers(0, 5))
-    def abandon(self, base: int, cut: int, keep: int) -> None:
-        ids = self.full(base, cut, [])
-        end = self.model.whole_pages(ids)
-        kept = min(keep * self.model.page_size, end)
-        node = self.tree.match(as_bytes(ids[:end])).node
-        self.model.touch_path(ids[:end])
-        abandon(self.tree.order, node, self.tree.node_at(node, kept * 4), end * 4)
-        self.model.abandon(ids[:end], kept)
-
-    @rule(base=st.integers(0, 99), cut=st.integers(0, 99))
-    def join(self, base: int, cut: int) -> None:
-        ids = self.full(base, cut, [])
-        node = self.tree.match(as_bytes(ids)).node
-        self.model.touch_path(ids[: self.model.whole_pages(ids)])
-        while node.parent is not None:
-            if not self.tree.join(node):
-                node = node.parent
-
-    @invariant()
-    def leases_agree(self) -> None:
-        if not hasattr(self, "now"):
-            return
-        running = sorted((lease.owner, lease.rank, lease.end) for lease in self.tree.leases.running())
-        assert running == sorted((lease.owner, lease.rank, lease.end) for lease in self.model.leases)
-        for kind in (EvictionClass.SCRATCH, EvictionClass.LEAF, EvictionClass.TRUNK, EvictionClass.ROOT):
-            ranks = [self.model.rank(prefix) for prefix in self.model.records]
-            assert self.tree.order.num_pages(kind) == sum(class_of(rank) is kind for rank in ranks)
-
-
-TestLeasedTreeAgainstBruteForce = LeasedTreeAgainstBruteForce.TestCase
-TestLeasedTreeAgainstBruteForce.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestTreeAgainstBruteForce = TreeAgainstBruteForce.TestCase
-TestTreeAgainstBruteForce.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+from deeproot.engine.radix_node import NO_PAGES, SHARED, Node, Route, mark_of
 
 
 def insert(tree: RadixCache, ids: list[int], first_page: int) -> Node:
@@ -394,38 +46,53 @@ def test_namespaces_share_memory_and_nothing_else() -> None:
     tree = RadixCache(4)
     ids = as_bytes(list(range(10)))
     for i, name in enumerate((b"", b"a", b"b")):
-        assert tree.probe(ids, name) == tree.match(ids, namespace=name).num_reusable == 0
-        tree.insert(ids, np.arange(3 * i, 3 * i + 3, dtype=np.int32), namespace=name)
+        route = tree.route(name, 0)
+        assert tree.probe(ids, route) == tree.match(ids, route=route).num_reusable == 0
+        tree.insert(ids, np.arange(3 * i, 3 * i + 3, dtype=np.int32), route=route)
         check_tree(tree)
-        assert tree.match(ids, namespace=name).pages.tolist() == [3 * i, 3 * i + 1]
+        assert tree.match(ids, route=route).pages.tolist() == [3 * i, 3 * i + 1]
     assert tree.num_pages == 9
     assert sorted(tree.evict(9).tolist()) == list(range(9))
-    found = tree.match(ids, namespace=b"c")
-    assert tree.once_cached(ids, found, 10, b"c") == 0
-    assert tree.once_cached(ids, tree.match(ids, namespace=b"a"), 10, b"a") == 10
+    for name, evicted in ((b"c", 0), (b"a", 10)):
+        route = tree.route(name, 0)
+        assert tree.once_cached(ids, tree.match(ids, route=route), 10, route) == evicted
 
 
-def test_names_that_nobody_uses_any_more_are_forgotten() -> None:
+def test_a_namespace_that_has_nothing_cached_costs_nothing() -> None:
     tree = RadixCache(4)
-    held = tree.match(b"", namespace=b"held").node
-    tree.lock(held)
-    insert(tree, [1] * 8, 0)
-    for i in range(1000):
-        tree.match(as_bytes([i] * 8), namespace=str(i).encode())
-        assert len(tree.roots()) <= 68
-    assert {b"", b"held"} <= {root.namespace for root in tree.roots()}
-    assert tree.probe(as_bytes([1] * 8)) == 8
+    for i in range(100):
+        tree.match(as_bytes([i] * 8), route=tree.route(str(i).encode(), 0))
+    assert not tree.root.children
+    with pytest.raises(ValueError, match="255 bytes"):
+        tree.route(b"x" * 255, 0)
+
+
+def test_a_declared_segment_is_stored_once_and_goes_last() -> None:
+    tree = RadixCache(4)
+    declared = list(range(10))
+    for i, name in enumerate((b"a", b"b")):
+        route = tree.route(name, len(declared))
+        ids = as_bytes([*declared, 50 + i, 51, 52, 53])
+        found = tree.match(ids, route=route)
+        assert found.num_reusable == 8 * i, "whole pages"
+        taken = tree.insert(ids, np.arange(4 * i, 4 * i + 4, dtype=np.int32), route=route)
+        assert taken.pages.tolist()[:2] == [0, 1]
+        check_tree(tree)
+    assert tree.probe(as_bytes(declared), tree.route(b"c", 0)) == 0, "who does not begin with it"
+    assert tree.probe(as_bytes([*declared, 50]), tree.route(b"c", 10)) == 8
+    assert sorted(tree.evict(4).tolist()) == [2, 3, 6, 7]
+    assert tree.num_pages == tree.order.num_pages(EvictionClass.SHARED) == 2
 
 
 def test_what_is_remembered_of_the_evicted_is_bounded() -> None:
     ghosts = Ghosts(max_nodes=10, max_bytes=100)
-    root = Root(b"")
+    root, route = Node(b"", NO_PAGES, None, whose=SHARED), Route(mark_of(b""))
     for i in range(1000):
-        ghosts.add([Node(as_bytes([i] * (i % 30)), NO_PAGES, root)])
+        ghosts.add([Node(as_bytes([i] * (i % 30)), NO_PAGES, root, 0, route.mark)])
         assert len(ghosts) <= 10
         assert ghosts.num_bytes <= 100
     ids = as_bytes([999] * 9)
-    ghosts.add([Node(ids, NO_PAGES, root)])
-    assert ghosts.reach(ids + ids, 0, 72, b"") == 36
-    assert ghosts.reach(ids + ids, 0, 20, b"") == 20
-    assert ghosts.reach(as_bytes([998] * 9), 0, 36, b"") == 0
+    ghosts.add([Node(ids, NO_PAGES, root, 0, route.mark)])
+    assert ghosts.reach(ids + ids, 0, 72, route) == 36
+    assert ghosts.reach(ids + ids, 0, 20, route) == 20
+    assert ghosts.reach(as_bytes([998] * 9), 0, 36, route) == 0
