@@ -115,6 +115,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         reasoning_parser=args.reasoning_parser,
         keep_thinking=args.keep_thinking,
         continuation_memory_bytes=args.continuation_memory_bytes,
+        radix_eviction_policy=args.radix_eviction_policy,
         max_lease_s=args.max_lease_s,
         max_leases=args.max_leases,
         max_leased_share=args.max_leased_share,

@@ -260,6 +260,7 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
             policy=options.schedule_policy,
             reserved_output=options.reserve_output_tokens,
             max_itl_s=options.max_itl_ms / 1000 or None,
+            eviction=options.radix_eviction_policy,
         )
     except ValueError as error:
         raise SetupError(str(error)) from None

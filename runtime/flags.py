@@ -18,7 +18,7 @@ from deeproot.runtime.options import (
     parse_bytes,
 )
 from deeproot.runtime.speculative import EXAMPLE, parse_speculative
-from deeproot.scheduler.config import POLICIES, SpeculationConfig
+from deeproot.scheduler.config import EVICTION_POLICIES, POLICIES, SpeculationConfig
 
 Number = TypeVar("Number", int, float)
 
@@ -210,6 +210,13 @@ def _add_reuse(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
         default=default.continuation_memory_bytes,
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
+    )
+    group.add_argument(
+        "--radix-eviction-policy",
+        choices=EVICTION_POLICIES,
+        default=default.radix_eviction_policy,
+        help="which cached pages go first: by class, leases and sessions, or least recently used alone "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--max-lease-s",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from deeproot.scheduler.config import Policy, SpeculationConfig
+from deeproot.scheduler.config import EvictionPolicy, Policy, SpeculationConfig
 
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -95,6 +95,8 @@ class EngineOptions:
     """Show the thinking of earlier replies where the template would drop it, so that earlier text stays the same."""
     continuation_memory_bytes: int = 64 * 2**20
     """For the ids of replies, so that a conversation goes on with the very tokens it had; 0 switches that off."""
+    radix_eviction_policy: EvictionPolicy = "hints"
+    """Which cached pages go first; lru: least recently used alone, without leases and sessions."""
     max_lease_s: float = 3600.0
     """Longest lease on cached tokens, in seconds."""
     max_leases: int = 256

@@ -85,7 +85,7 @@ class Scheduler:
         self.arrivals = Arrivals(
             config.max_model_len, pool.page_size, constraints, self.counters, self.waiting, self._enqueue
         )
-        self.claims = Claims(cache, lambda: self.clock())
+        self.claims = Claims(cache, lambda: self.clock(), heeded=config.eviction == "hints")
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
