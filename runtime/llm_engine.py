@@ -76,8 +76,9 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """End the engine's thread. Calling it again does nothing."""
+        """End the engine's thread and the chat template's process. Calling it again does nothing."""
         self._closer()
+        self._engine.speech.processes.close()
 
     def _run(
         self, requests: Sequence[AddRequest], texts: Sequence[OutputText]

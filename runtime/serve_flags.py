@@ -66,13 +66,6 @@ def _add_address(group: argparse._ArgumentGroup, default: ServerOptions) -> None
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
     )
-    group.add_argument(
-        "--chat-template-timeout",
-        type=number(0.1, 600),
-        default=default.chat_template_timeout_s,
-        metavar="SECONDS",
-        help="how long the chat template may take for one conversation (default: %(default)s)",
-    )
 
 
 def _add_stores(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
@@ -173,7 +166,6 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
-        chat_template_timeout_s=args.chat_template_timeout,
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
         working_set_store=args.working_set_store,

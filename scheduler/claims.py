@@ -40,7 +40,9 @@ class Tail:
 class Claims:
     """Leases and tails of requests with hints. For the engine's thread."""
 
-    def __init__(self, cache: RadixCache, clock: Callable[[], float]) -> None:
+    def __init__(self, cache: RadixCache, clock: Callable[[], float], *, heeded: bool = True) -> None:
+        """Without `heeded` nothing is leased and no session remembered: least recently used alone."""
+        self._heeded = heeded
         self._cache = cache
         self._clock = clock
         self.hits = dict.fromkeys(EvictionClass, 0)
@@ -68,6 +70,8 @@ class Claims:
 
     def ended(self, request: Request) -> None:
         """A request with hints has ended, its tokens are in the tree and still locked."""
+        if not self._heeded:
+            return
         hints, node = request.hints, request.node
         assert hints is not None
         assert node is not None
@@ -94,6 +98,8 @@ class Claims:
         boundaries: their ends in order. Returns how many leases run; 0 also if the request is not known: one whose last
         step is still in flight is held when that has landed.
         """
+        if not self._heeded:
+            return 0
         tail = self._recent.get(rid)
         if tail is None:
             _put(self._early, rid, boundaries)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +69,11 @@ class Server:
                 " is the server up, and does the URL end in /v1?"
             ) from None
 
-    async def ask(self, ask: Ask, origin: float) -> Answer:
-        """Send it and follow its stream. What fails is said in the answer. origin: of `sent_s`, by perf_counter."""
+    async def ask(self, ask: Ask, origin: float, on_piece: Callable[[Answer], None] | None = None) -> Answer:
+        """Send it and follow its stream. What fails is said in the answer.
+
+        origin: of `sent_s`, by perf_counter. on_piece: is shown the answer as it grows.
+        """
         path = "chat/completions" if ask.messages else "completions"
         start = time.perf_counter()
         answer = Answer(ask.session, ask.turn, start - origin)
@@ -83,6 +86,8 @@ class Server:
                 async for line in response.aiter_lines():
                     if line.startswith("data:") and line[5:].strip() != "[DONE]":
                         _take(answer, json.loads(line[5:]), time.perf_counter() - start)
+                        if on_piece is not None:
+                            on_piece(answer)
         except (httpx.HTTPError, ValueError) as error:
             answer.error = f"{type(error).__name__}: {error}"
         answer.total_s = time.perf_counter() - start

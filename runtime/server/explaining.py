@@ -1,7 +1,7 @@
 """Explanations of one API call's requests, from before they are submitted to the answer that carries them."""
 
 import asyncio
-import logging
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from deeproot.runtime.explain.report import Explanation
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.cache_marks import session_of
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.later import LaterWork
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
@@ -24,8 +25,6 @@ from deeproot.runtime.server.shared_prefixes import SharedPrefixes
 from deeproot.runtime.server.state import Serving
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.scheduler.messages import AddRequest, Usage
-
-logger = logging.getLogger(__name__)
 
 HEADER = "x-deeproot-explain"
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
@@ -95,7 +94,8 @@ def explained(
         asker.sign(request, serving.shared, seen=known.common)
         for request, known in zip(requests, pending, strict=True)
     ]
-    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
+    explaining = Explaining(serving.explainer, tuple(pending), asker.wants_explanation, serving.later)
+    return explaining, tuple(told)
 
 
 @dataclass(slots=True)
@@ -106,6 +106,7 @@ class Explaining:
     pending: tuple[Pending, ...]
     wanted: bool
     """Whether the answer carries them; they are kept and counted either way."""
+    later: LaterWork
     explanations: tuple[Explanation, ...] = ()
     _usages: dict[int, Usage] = field(default_factory=dict)
 
@@ -120,12 +121,11 @@ class Explaining:
         self.explainer.computed(self.pending[index], text.end.usage, text.token_ids)
 
     async def finish(self, metrics: Metrics) -> None:
-        """Explain all choices: before the answer ends if that carries it, else meanwhile."""
-        work = asyncio.get_running_loop().run_in_executor(None, self._explain, metrics)
+        """Explain all choices: before the answer ends if that carries it, else when there is time."""
         if self.wanted:
-            await work
+            await asyncio.to_thread(self._explain, metrics)
         else:
-            work.add_done_callback(_log_failure)
+            self.later.put(functools.partial(self._explain, metrics))
 
     def _explain(self, metrics: Metrics) -> None:
         self.explanations = tuple(
@@ -144,8 +144,3 @@ def with_own_answer(body: object, own: OwnAnswer) -> object:
         return body
     anything: Any = own
     return msgspec.structs.replace(body, deeproot=anything)
-
-
-def _log_failure(work: "asyncio.Future[None]") -> None:
-    if not work.cancelled() and work.exception() is not None:
-        logger.error("a request could not be explained", exc_info=work.exception())

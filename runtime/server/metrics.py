@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.explain.report import Explanation
+from deeproot.runtime.server.histogram import Histogram
 from deeproot.runtime.server.tracing import NoTracer, Tracer
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.stats import EngineStats
@@ -29,7 +30,9 @@ class Metrics:
             return Counter(f"deeproot_{name}", text, labels, registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"deeproot_{name}_seconds", text, buckets=buckets, registry=registry)
+            made = Histogram(f"deeproot_{name}_seconds", text, buckets)
+            registry.register(made)
+            return made
 
         self._prompt = counter("prompt_tokens", "Prompt tokens of ended requests")
         self._cached = counter("cached_tokens", "Prompt tokens whose K and V came from the cache")

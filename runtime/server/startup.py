@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.engine_transport import EngineTransport
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import EngineOptions
-from deeproot.runtime.process_transport import ProcessTransport
+from deeproot.runtime.process_transport import ENGINE_MODULE, ProcessTransport
 from deeproot.runtime.progress import loading_progress
 from deeproot.runtime.server.declaring import declare, warm_declared
 from deeproot.runtime.server.state import ServerState, Serving
@@ -29,7 +28,9 @@ T = TypeVar("T")
 _ENGINE_ENDS_S = 1.0
 
 
-async def start_serving(state: ServerState, options: EngineOptions) -> None:
+async def start_serving(
+    state: ServerState, options: EngineOptions, engine_module: str = ENGINE_MODULE
+) -> None:
     """Start the engine's process and read the model's texts meanwhile, then open the server for requests.
 
     Raises SetupError.
@@ -37,11 +38,14 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     with loading_progress(state.model_names[0]) as on_loading:
         said = state.options
         transport = ProcessTransport(
-            options, said.log_level, said.log_format, on_loading, said.limits.stuck_after_s
+            options,
+            said.log_level,
+            said.log_format,
+            on_loading,
+            said.limits.stuck_after_s,
+            engine_module,
         )
-        # They end with this process, whose end closes their standard input.
-        programs = TemplateProcesses(state.options.chat_template_timeout_s)
-        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options, programs)))
+        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
         try:
             await open_for_requests(state, transport, texts, options)
         except BaseException:

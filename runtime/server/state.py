@@ -14,6 +14,7 @@ from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.later import LaterWork
 from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
@@ -43,6 +44,10 @@ class Serving:
     warm_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     """What is being told to the engine beside the answers."""
+    later: LaterWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.later = LaterWork(self.client)
 
 
 @dataclass(slots=True)

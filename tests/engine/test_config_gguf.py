@@ -6,7 +6,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from tests.engine.test_gguf import write
+from tests.engine.gguf_samples import write
 
 from deeproot.engine.config import ConfigError, ModelConfig, RopeConfig
 from deeproot.engine.config_gguf import config_from_gguf

@@ -6,9 +6,9 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from tests.engine.gguf_samples import write
 from tests.engine.hf import hf_logits, relative_error
 from tests.engine.sequences import run_greedy, run_in_steps
-from tests.engine.test_gguf import write
 from transformers import AutoModelForCausalLM, GgufConfig, LlamaForCausalLM
 
 from deeproot.engine.config_gguf import config_from_gguf
