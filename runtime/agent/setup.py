@@ -138,7 +138,7 @@ def build(
     return Session(
         log,
         known=known,
-        compactor=Compactor(working_set, budget=settings.budget, strategy=strategy),
+        compactor=Compactor(working_set, budget=settings.budget, strategy=strategy, oracle=oracle),
         settler=Settler(working_set, root=jail.root, prices=prices, oracle=oracle, read=jailed_reader(jail)),
         supervisor=Supervisor(log, known, jail, running, tools, watcher, host_tools.names),
         host_tools=host_tools,
