@@ -146,3 +146,19 @@ def test_step_notes_tokens_and_what_they_attend_to() -> None:
     rows, extend = np.arange(3), np.array([1, 100, 50])
     Noting(0.2).landed(Step(rows, extend, rows, batch), 0.5)
     assert noted == [(1, 150, 100 * 50 + 50 * 375, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("policy", "sjf"),
+        ("eviction", "lfu"),
+        ("patience", -1.0),
+        ("patience", float("nan")),
+        ("reserved_output", 0),
+        ("max_itl_s", 0.0),
+    ],
+)
+def test_values_that_cannot_work_are_named(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        SchedulerConfig(**{field: value})
