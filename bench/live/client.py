@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from deeproot.bench.live.asks import Ask
+from deeproot.runtime.http_api import Lines
 
 
 @dataclass(slots=True)
@@ -83,11 +84,14 @@ class Server:
                     text = (await response.aread()).decode(errors="replace")
                     answer.error = f"status {response.status_code}: {text[:300]}"
                     return answer
-                async for line in response.aiter_lines():
-                    if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                        _take(answer, json.loads(line[5:]), time.perf_counter() - start)
-                        if on_piece is not None:
-                            on_piece(answer)
+                lines = Lines()
+                async for part in response.aiter_bytes():
+                    now = time.perf_counter() - start
+                    for line in lines.feed(part):
+                        if line.startswith("data:") and line[5:].strip() != "[DONE]":
+                            _take(answer, json.loads(line[5:]), now)
+                            if on_piece is not None:
+                                on_piece(answer)
         except (httpx.HTTPError, ValueError) as error:
             answer.error = f"{type(error).__name__}: {error}"
         answer.total_s = time.perf_counter() - start
