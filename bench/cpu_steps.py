@@ -1,6 +1,8 @@
-"""Steps of the engine on a CPU, without scheduler and server: the compiled backend beside torch's, in turn.
+"""Steps of the engine on a CPU, without scheduler and server: the compiled backend beside torch's, or with weights that
+stay quantised, in turn.
 
     python -m deeproot.bench.cpu_steps --model MODEL
+    python -m deeproot.bench.cpu_steps --model MODEL.gguf --sides cpu cpu-int8 cpu-gguf
 
 Each round runs every step once with each backend; printed are the medians of the wall times, and beside them those of
 the CPU time of all threads, which says more on a machine that others use, too.
@@ -9,7 +11,7 @@ the CPU time of all threads, which says more on a machine that others use, too.
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +22,19 @@ from deeproot.engine.attention_choice import AttentionName
 from deeproot.engine.batch import ForwardBatch, Int32Array, SamplingBatch
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import LoadFormat, faster_model, load_model, make_attention
+from deeproot.engine.quantization import Quantization
 from deeproot.engine.runner import Runner
 
 PAGE_SIZE = 64
 CHUNK = 1024
 """New tokens of a step at most, as the server has it by default."""
-BACKENDS: tuple[AttentionName, ...] = ("torch", "cpu")
+SIDES: dict[str, tuple[AttentionName, Quantization]] = {
+    "torch": ("torch", "none"),
+    "cpu": ("cpu", "none"),
+    "cpu-int8": ("cpu", "int8"),
+    "cpu-gguf": ("cpu", "gguf"),
+}
+"""What is compared: backends, and what the weights are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class Case:
 CASES = (
     Case("decode, 1 stream at 130 tokens", 1, 129, 1),
     Case("decode, 8 streams at 130 tokens", 8, 129, 1),
+    Case("decode, 32 streams at 130 tokens", 32, 129, 1),
     Case("decode, 1 stream at 6,000 tokens", 1, 5999, 1),
     Case("prefill of 512 tokens", 1, 0, 512),
     Case("prefill of 2,048 tokens", 1, 0, 2048),
@@ -96,9 +106,15 @@ def measure(runner: Runner, case: Case) -> Time:
     return Time(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def make_runner(model: Path, load_format: LoadFormat, backend: AttentionName, num_pages: int) -> Runner:
+def make_runner(
+    model: Path,
+    load_format: LoadFormat,
+    backend: AttentionName,
+    num_pages: int,
+    quantization: Quantization = "none",
+) -> Runner:
     """A runner of the model with that backend, its pool full of zeros."""
-    loaded = load_model(model, load_format)
+    loaded = load_model(model, load_format, quantization=quantization)
     pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), num_pages)
     pool.free(pool.alloc(num_pages))
     attention = make_attention(loaded.config, pool, backend, loaded.dtype)
@@ -106,32 +122,31 @@ def make_runner(model: Path, load_format: LoadFormat, backend: AttentionName, nu
 
 
 def run(
-    make: Callable[[AttentionName, int], Runner], cases: tuple[Case, ...], rounds: int
+    make: Callable[[str, int], Runner], cases: tuple[Case, ...], rounds: int, sides: Sequence[str]
 ) -> dict[str, dict[str, list[Time]]]:
-    """Times by case and backend; one round more is run first and not counted."""
+    """Times by case and side; one round more is run first and not counted."""
     pages = max(case.num_seqs * -(-(case.cached + case.new) // PAGE_SIZE) for case in cases)
-    runners = {backend: make(backend, pages) for backend in BACKENDS}
-    times: dict[str, dict[str, list[Time]]] = {
-        case.name: {backend: [] for backend in runners} for case in cases
-    }
+    runners = {side: make(side, pages) for side in sides}
+    times: dict[str, dict[str, list[Time]]] = {case.name: {side: [] for side in runners} for case in cases}
     for i in range(rounds + 1):
         for case in cases:
-            for backend, runner in runners.items():
+            for side, runner in runners.items():
                 taken = measure(runner, case)
                 if i:
-                    times[case.name][backend].append(taken)
+                    times[case.name][side].append(taken)
     return times
 
 
 def table(times: dict[str, dict[str, list[Time]]], cases: tuple[Case, ...]) -> list[str]:
     """Markdown: medians in ms, and tokens a second by the wall."""
-    heads = [f"{backend} ms (CPU ms), tok/s" for backend in BACKENDS]
+    sides = list(next(iter(times.values())))
+    heads = [f"{side} ms (CPU ms), tok/s" for side in sides]
     lines = [f"| step | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for case in cases:
         cells = []
-        for backend in BACKENDS:
-            wall = statistics.median(t.wall_s for t in times[case.name][backend])
-            cpu = statistics.median(t.cpu_s for t in times[case.name][backend])
+        for side in sides:
+            wall = statistics.median(t.wall_s for t in times[case.name][side])
+            cpu = statistics.median(t.cpu_s for t in times[case.name][side])
             cells.append(f"{wall * 1e3:.1f} ({cpu * 1e3:.1f}), {case.num_seqs * case.new / wall:,.0f}")
         lines.append(f"| {case.name} | {' | '.join(cells)} |")
     return lines
@@ -142,14 +157,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=["torch", "cpu"])
     parser.add_argument("--longest", type=int, default=6050, help="leave out cases of more tokens")
     args = parser.parse_args(argv)
     cases = tuple(case for case in CASES if case.cached + case.new <= args.longest)
 
-    def make(backend: AttentionName, num_pages: int) -> Runner:
-        return make_runner(args.model, args.load_format, backend, num_pages)
+    def make(side: str, num_pages: int) -> Runner:
+        backend, quantization = SIDES[side]
+        return make_runner(args.model, args.load_format, backend, num_pages, quantization)
 
-    times = run(make, cases, args.rounds)
+    times = run(make, cases, args.rounds, args.sides)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
     print("\n".join(table(times, cases)))
 

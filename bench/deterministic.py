@@ -3,7 +3,9 @@
 Prompts and single tokens are timed in ordinary steps and in pieces of several numbers of rows, turn about; then the logits
 of one prompt are compared over chunks of 1, 64 and 512 tokens, cached and not, alone and in a batch of 8, in both ways.
 
-    python -m deeproot.bench.deterministic --model MODEL --out bench/results/deterministic.json
+    python -m deeproot.bench.deterministic --model MODEL --dtypes float32 bfloat16 --out bench/results/deterministic.json
+
+`--out` writes the figures, and beside them a table of the same name as Markdown.
 """
 
 import argparse
@@ -13,10 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from deeproot.bench.report.environment import environment
+from deeproot.bench.report.text import text_table
 from deeproot.engine.attention_choice import AttentionNeeds, choose_attention
 from deeproot.engine.batch import ForwardBatch, Int32Array, several_sequences
 from deeproot.engine.fixed_rows import FixedRows
@@ -148,8 +153,9 @@ def run(
     last: int,
     repeats: int,
     device: str = "cpu",
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """All figures."""
+    before = environment()
     bench = Bench(load_model(model, dtype=dtype, device=device), num_tokens)
     costs = [bench.cost(one, repeats) for one in (None, *rows)]
     chosen = next((cost.rows for cost in costs[1:] if cost.invariant), None)
@@ -158,30 +164,81 @@ def run(
         "dtype": dtype,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
+        "processor": before["device"],
+        "load": before["load before"],
         "torch": torch.__version__,
         "tokens": num_tokens,
+        "repeats": repeats,
         "costs": [asdict(cost) for cost in costs],
         "ordinary": [asdict(one) for one in bench.sameness(None, last)],
         "deterministic": [] if chosen is None else [asdict(one) for one in bench.sameness(chosen, last)],
     }
 
 
+def page(records: Sequence[dict[str, Any]], command: str) -> str:
+    """The figures of several dtypes as Markdown."""
+    first = records[0]
+    parts = [
+        "# What the deterministic mode costs",
+        f"`{command}`",
+        f"{first['model']}, a prompt of {first['tokens']} tokens, {first['threads']} threads, torch {first['torch']}, on"
+        f" {first['processor'] if first['device'] == 'cpu' else first['device']}; load before: {first['load']}. Medians of"
+        f" {first['repeats']} forward passes of the prompt, of twice as many of a batch of 8, of four times as many of one"
+        " token. In brackets the multiple of an ordinary step's time.",
+    ]
+    for record in records:
+        ordinary = record["costs"][0]
+        rows = [
+            (
+                "ordinary" if cost["rows"] is None else f"{cost['rows']} rows",
+                "" if cost["rows"] is None else "yes" if cost["invariant"] else "no",
+                *(_cell(cost[name], ordinary[name]) for name in ("prefill_s", "decode_s", "decode_batch_s")),
+            )
+            for cost in record["costs"]
+        ]
+        heads = (
+            "in pieces of",
+            "passes the check",
+            "prompt, ms",
+            "one token, ms",
+            "a token of each of 8, ms",
+        )
+        parts += [f"## {record['dtype']}", text_table(heads, rows)]
+        for name in ("ordinary", "deterministic"):
+            if record[name]:
+                same = ", ".join(
+                    f"{one['case']} {'equal' if one['equal'] else 'differ by ' + format(one['largest'], '.2g')}"
+                    for one in record[name]
+                )
+                parts.append(f"Logits against those of chunks of 512, {name}: {same}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(seconds: float, ordinary_s: float) -> str:
+    return f"{seconds * 1e3:,.1f} ({seconds / ordinary_s:.1f})"
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--dtypes", nargs="+", default=["auto"])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--tokens", type=int, default=600, help="of the prompt")
     parser.add_argument("--last", type=int, default=24, help="tokens whose logits are compared")
     parser.add_argument("--rows", type=int, nargs="+", default=[64, 32, 16, 8], help="of a piece")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write JSON here")
+    parser.add_argument("--out", type=Path, help="write JSON here, and a table beside it")
     args = parser.parse_args(argv)
-    record = run(args.model, args.dtype, args.tokens, args.rows, args.last, args.repeats, args.device)
-    text = json.dumps(record, indent=1)
-    print(text)
+    records = [
+        run(args.model, dtype, args.tokens, args.rows, args.last, args.repeats, args.device)
+        for dtype in args.dtypes
+    ]
+    dtypes = " ".join(args.dtypes)
+    table = page(records, f"python -m deeproot.bench.deterministic --model MODEL --dtypes {dtypes}")
+    print(table)
     if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
+        args.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        args.out.with_suffix(".md").write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

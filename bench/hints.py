@@ -22,7 +22,8 @@ from deeproot.bench.simulator.simulate import Beginnings, Record, Simulation
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.eviction import EvictionClass
 from deeproot.engine.leases import LeaseLimits
-from deeproot.runtime.server.hinting import ROOT_LEASE_S, conversation, in_order
+from deeproot.runtime.chat.boundaries import conversation, in_order
+from deeproot.runtime.server.hinting import ROOT_LEASE_S
 from deeproot.runtime.tool_pauses import ToolPauses
 from deeproot.scheduler.config import SchedulerConfig
 from deeproot.scheduler.messages import Boundary, TokenOutput

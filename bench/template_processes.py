@@ -2,8 +2,8 @@
 
     python -m deeproot.bench.template_processes
 
-The same template and conversation in this process and in another, alternating; the medians of both, and their
-difference.
+The same template and conversation in this process and in another, alternating: as text, which chats need, and as spans,
+which working sets need. The medians of both, and their difference.
 """
 
 import argparse
@@ -11,12 +11,13 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.chat.template_programs import LocalTemplates, TemplateProgram
+from deeproot.runtime.context.spans import ChatMessage, Part
+from deeproot.runtime.context.template import ChatTemplate
 
 _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
@@ -38,23 +39,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
             LocalTemplates().compile(_TEMPLATE, datetime.now),
             processes.compile(_TEMPLATE, datetime.now),
         ]
+        templates = [ChatTemplate(_TEMPLATE), ChatTemplate(_TEMPLATE, processes=processes)]
         for count, size in _SIZES:
-            here, there = (1000 * seconds for seconds in _medians(programs, count, size, args.rounds))
-            print(json.dumps({"messages": count, "characters": count * size, "here_ms": round(here, 3),
-                              "there_ms": round(there, 3), "added_ms": round(there - here, 3)}))  # fmt: skip
+            content = ("héllo " * size)[:size]
+            kinds = {
+                "text": [_texts(program, count, content) for program in programs],
+                "spans": [_spans(template, count, content) for template in templates],
+            }
+            for kind, renderings in kinds.items():
+                here, there = (1000 * seconds for seconds in _medians(renderings, args.rounds))
+                print(json.dumps({"kind": kind, "messages": count, "characters": count * size,
+                                  "here_ms": round(here, 3), "there_ms": round(there, 3),
+                                  "added_ms": round(there - here, 3)}))  # fmt: skip
     finally:
         processes.close()
     return 0
 
 
-def _medians(programs: Sequence[TemplateProgram], count: int, size: int, rounds: int) -> list[float]:
-    message = {"role": "user", "content": ("héllo " * size)[:size]}
-    variables: dict[str, Any] = {"messages": [message] * count, "add_generation_prompt": True}
-    taken: list[list[float]] = [[] for _ in programs]
+def _texts(program: TemplateProgram, count: int, content: str) -> Callable[[], object]:
+    messages = [{"role": "user", "content": content}] * count
+    return lambda: program.render({"messages": messages, "add_generation_prompt": True})
+
+
+def _spans(template: ChatTemplate, count: int, content: str) -> Callable[[], object]:
+    """As a working set renders: what has not changed since the last call is prepared."""
+    chat = [ChatMessage("user", (Part(content, i),), {}) for i in range(count)]
+    prepared = [template.prepare(message) for message in chat]
+    return lambda: template.render_prepared(prepared)
+
+
+def _medians(renderings: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    taken: list[list[float]] = [[] for _ in renderings]
     for _ in range(rounds):
-        for program, times in zip(programs, taken, strict=True):
+        for render, times in zip(renderings, taken, strict=True):
             start = time.perf_counter()
-            program.render(variables)
+            render()
             times.append(time.perf_counter() - start)
     return [statistics.median(times) for times in taken]
 

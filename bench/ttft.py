@@ -18,6 +18,8 @@ from pathlib import Path
 
 import httpx
 
+from deeproot.runtime.http_api import lines_of
+
 WORDS = [
     "river",
     "stone",
@@ -85,7 +87,7 @@ def ask(client: httpx.Client, model: str, document: str, question: str, max_toke
         if response.is_error:
             response.read()
         response.raise_for_status()
-        for line in response.iter_lines():
+        for line in lines_of(response.iter_bytes()):
             if not line.startswith("data: ") or line == "data: [DONE]":
                 continue
             chunk = json.loads(line[6:])

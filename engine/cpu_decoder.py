@@ -4,16 +4,20 @@ import torch
 
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.attention_cpu import CpuAttention
+from deeproot.engine.grouped_rows import GroupedRows, Weight
 from deeproot.engine.layers import Linear, RMSNorm, soft_cap
 from deeproot.engine.models.decoder import Decoder, Layer
 from deeproot.engine.rope import RotaryEmbedding
 from deeproot.kernels.cpu.native import (
+    DENSE,
+    GROUPED_FORMS,
     PANEL,
     CpuLibrary,
     DecoderStruct,
     LayerStruct,
     RopeStruct,
     WeightStruct,
+    packed_bytes,
 )
 
 _GATES = {"silu": 3, "gelu_tanh": 4}
@@ -23,7 +27,8 @@ _GATES = {"silu": 3, "gelu_tanh": 4}
 class CpuDecoder:
     """See CausalLM. Weights are packed for the library's products; between layers activations are float32.
 
-    A row's result does not depend on the rows beside it, but for attention of several tokens at a time.
+    A row's result does not depend on the rows beside it, but for attention of several tokens at a time, and for quantised
+    weights, which more than 16 rows are multiplied by otherwise than fewer (see matmul_grouped.cpp).
     """
 
     def __init__(self, decoder: Decoder, attention: CpuAttention) -> None:
@@ -40,10 +45,12 @@ class CpuDecoder:
         layers = (LayerStruct * config.num_layers)(
             *(self._layer(decoder, layer, index, packer) for index, layer in enumerate(decoder.layers))
         )
-        embedding = None
-        if decoder.head is not decoder.embedding.weight:
-            embedding = packer.keep(decoder.embedding.weight)
+        table, embedding = self._table(decoder, packer)
         head = packer.pack(decoder.head)
+        if decoder.head is decoder.embedding.weight:
+            table = head
+        self.packed_bytes = packer.used
+        """Of all weights that steps multiply."""
         decoder.head = decoder.embedding.weight = torch.empty(0)
         self._native.release_memory()
         scale = decoder.embedding_scale
@@ -61,6 +68,7 @@ class CpuDecoder:
             layers,
             packer.norm(decoder.norm),
             head,
+            table,
             embedding,
             1.0 if scale is None else float(scale),
         )
@@ -81,6 +89,15 @@ class CpuDecoder:
         self._native.logits(self._struct, hidden.contiguous(), out)
         cap = self.config.logits_soft_cap
         return out if cap is None else soft_cap(out, cap)
+
+    def _table(self, decoder: Decoder, packer: "_Packer") -> tuple[WeightStruct, int | None]:
+        """Embeddings of their own, packed or the address of dense ones; neither if the head has them."""
+        weight = decoder.embedding.weight
+        if weight is decoder.head:
+            return WeightStruct(), None
+        if isinstance(weight, GroupedRows):
+            return packer.pack(weight), None
+        return WeightStruct(), packer.keep(weight)
 
     def _layer(self, decoder: Decoder, layer: Layer, index: int, packer: "_Packer") -> LayerStruct:
         norms, attention = layer.norms, layer.attention
@@ -118,23 +135,36 @@ def _up(n: int) -> int:
     return -(-n // PANEL) * PANEL
 
 
+def _form(weight: Weight) -> int:
+    return GROUPED_FORMS[weight.type.name] if isinstance(weight, GroupedRows) else DENSE
+
+
+def _shape(weight: Weight) -> tuple[int, int]:
+    n, k = weight.shape
+    return n, k
+
+
 def _packed_size(decoder: Decoder) -> int:
-    """Elements of all packed weights."""
+    """Bytes of all packed weights."""
     weights = [decoder.head]
+    if isinstance(decoder.embedding.weight, GroupedRows) and decoder.embedding.weight is not decoder.head:
+        weights.append(decoder.embedding.weight)
     for layer in decoder.layers:
         attention, mlp = layer.attention, layer.mlp
         weights += [linear.weight for linear in (attention.qkv, attention.out, mlp.gate_up, mlp.down)]
-    return sum(_up(weight.shape[0]) * _up(weight.shape[1]) for weight in weights)
+    return sum(packed_bytes(_shape(weight), _form(weight)) for weight in weights)
 
 
 class _Packer:
     """Packs weights one after another into one piece of memory, in the order in which a step reads them."""
 
     def __init__(self, native: CpuLibrary, size: int) -> None:
+        """size: in bytes, of all."""
         self._native = native
-        self._memory = torch.empty(size, dtype=torch.bfloat16)
+        self._memory = torch.empty(size, dtype=torch.uint8)
         native.want_large_pages(self._memory)
-        self._used = 0
+        self.used = 0
+        """Bytes."""
         self.kept: list[torch.Tensor] = [self._memory]
         """What structures point to."""
 
@@ -152,7 +182,7 @@ class _Packer:
 
     def linear(self, linear: Linear, paired: bool = False) -> WeightStruct:
         """Takes the layer's weight from it. paired: it is gates and ups, of which 16 and 16 go side by side."""
-        n = len(linear.weight)
+        n = linear.weight.shape[0]
         places = torch.arange(n, dtype=torch.int32)
         if paired:
             channel = places % (n // 2)
@@ -165,15 +195,20 @@ class _Packer:
         linear.weight = torch.empty(0)
         return packed
 
-    def pack(self, weight: torch.Tensor, places: torch.Tensor | None = None) -> WeightStruct:
+    def pack(self, weight: Weight, places: torch.Tensor | None = None) -> WeightStruct:
         """weight: `[n, k]`. places: see `CpuLibrary.pack`; None is the order of the rows."""
-        n, k = weight.shape
-        size = _up(n) * _up(k)
-        packed = self._memory[self._used : self._used + size]
-        self._used += size
-        if (n, k) != (_up(n), _up(k)):
-            packed.zero_()
+        (n, k), form = _shape(weight), _form(weight)
+        size = packed_bytes((n, k), form)
+        packed = self._memory[self.used : self.used + size]
+        self.used += size
         if places is None:
             places = torch.arange(n, dtype=torch.int32)
-        self._native.pack(weight.contiguous(), places, packed)
-        return WeightStruct(packed.data_ptr(), None, n, k)
+        if isinstance(weight, GroupedRows):
+            row_of = torch.full((_up(n),), -1, dtype=torch.int32)
+            row_of[places.long()] = torch.arange(n, dtype=torch.int32)
+            self._native.pack_grouped(weight.data.contiguous(), row_of, (n, k), form, packed)
+        else:
+            if (n, k) != (_up(n), _up(k)):
+                packed.zero_()
+            self._native.pack(weight.contiguous(), places, packed)
+        return WeightStruct(packed.data_ptr(), None, n, k, form)

@@ -22,6 +22,8 @@ class EvictionClass(IntEnum):
     TRUNK = 2
     ROOT = 3
     """The last three as long as a lease runs."""
+    SHARED = 4
+    """Of declared segments, which tenants neither lease nor leave."""
 
 
 def rank_of(kind: EvictionClass, priority: int = 0) -> int:
@@ -31,6 +33,9 @@ def rank_of(kind: EvictionClass, priority: int = 0) -> int:
 
 def class_of(rank: int) -> EvictionClass:
     return EvictionClass(rank // _PRIORITIES) if rank > 0 else EvictionClass(rank)
+
+
+SHARED_RANK = rank_of(EvictionClass.SHARED)
 
 
 class EvictionOrder:
@@ -67,6 +72,10 @@ class EvictionOrder:
             self.forget(node)
             self._count(node, rank)
             self.offer(node)
+
+    def grew(self, node: Node, num_pages: int) -> None:
+        """A node has got pages in place."""
+        self._pages[class_of(node.rank)] += num_pages
 
     def revive(self, node: Node) -> None:
         """What was scratch is in use again, and all before it, since scratch has only scratch behind it."""
@@ -125,7 +134,7 @@ class EvictionOrder:
 
 def abandon(order: EvictionOrder, node: Node, kept: Node, end: int, claimed: Collection[int] = ()) -> None:
     """Make scratch of the way from `node` up to `kept`, or to where it joins the way to that, as far as nobody else
-    needs it: no lock, no lease, no other branch in use.
+    needs it: no lock, no lease, no other branch in use. What is shared stays what it is.
 
     end: byte at which what is abandoned ended; a node that goes on behind it was taken up by somebody else. claimed: `id`
     of nodes that others need.
@@ -133,7 +142,7 @@ def abandon(order: EvictionOrder, node: Node, kept: Node, end: int, claimed: Col
     needed = {id(step) for step in lineage(kept)}
     while node.parent is not None and id(node) not in needed:
         in_use = node.locks or node.leases or any(child.rank >= 0 for child in node.children)
-        if node.end > end or in_use or id(node) in claimed:
+        if node.end > end or in_use or node.is_shared or id(node) in claimed:
             return
         order.set_rank(node, EvictionClass.SCRATCH)
         node = node.parent

@@ -105,10 +105,7 @@ class GGUFFile:
 
         Raises KeyError for an unknown name, GGUFError for a type that cannot be dequantised.
         """
-        tensor = self.tensors[name]
-        raw = self._map[tensor.offset : tensor.offset + tensor.num_bytes]
-        rows = math.prod(tensor.shape[:-1])
-        data = np.frombuffer(raw, np.uint8).reshape(rows, tensor.num_bytes // rows)
+        tensor, data = self.tensors[name], self.read_bytes(name)
         try:
             # Random bytes hold infinities and NaN too; what they mean is for the model to find out.
             with np.errstate(all="ignore"):
@@ -119,6 +116,12 @@ class GGUFFile:
                 "convert the file to another type, such as Q8_0"
             ) from None
         return np.array(values, np.float32).reshape(tensor.shape)
+
+    def read_bytes(self, name: str) -> NDArray[np.uint8]:
+        """A tensor as it is stored, `[rows, bytes of a row]`, a copy. Raises KeyError for an unknown name."""
+        tensor = self.tensors[name]
+        stored = np.frombuffer(self._map, np.uint8, tensor.num_bytes, tensor.offset)
+        return stored.reshape(math.prod(tensor.shape[:-1]), -1).copy()
 
 
 class _HeaderParser:

@@ -6,7 +6,7 @@ its parent, which cannot be evicted before it and so is found here or in the tre
 
 from collections import deque
 
-from deeproot.engine.radix_node import Node, Root, common_bytes
+from deeproot.engine.radix_node import Node, Route, common_bytes
 
 
 class Ghosts:
@@ -34,33 +34,39 @@ class Ghosts:
         while len(nodes) > self._max_nodes or self._num_bytes > self._max_bytes:
             self._num_bytes -= len(nodes.popleft().key)
 
-    def reach(self, ids: bytes, start: int, end: int, namespace: bytes) -> int:
+    def reach(self, ids: bytes, start: int, end: int, route: Route) -> int:
         """How far in bytes `ids[:end]` goes on from `start`, where its match ends, in what was evicted.
 
         Looks at every ghost, at a fraction of a microsecond each: for requests that miss what they should hit.
         """
         reached = -1
         while reached < start:
-            reached, start = start, self._one_pass(ids, start, end, namespace)
+            reached, start = start, self._one_pass(ids, start, end, route)
         return start
 
-    def _one_pass(self, ids: bytes, start: int, end: int, namespace: bytes) -> int:
+    def _one_pass(self, ids: bytes, start: int, end: int, route: Route) -> int:
         # Newest first: what lies nearer to the root was evicted later, so one pass mostly suffices.
         for node in reversed(self._nodes):
             if node.start <= start < node.start + len(node.key) and ids.startswith(node.key[:4], node.start):
-                common = node.start + common_bytes(node.key, ids, node.start, end)
-                if common > start and _leads_to(node, ids, namespace):
+                # Behind the end of what is shared, its namespace's own would stand.
+                stop = min(end, route.shared) if node.is_shared else end
+                common = node.start + common_bytes(node.key, ids, node.start, max(stop, node.start))
+                if common > start and _leads_to(node, ids, route):
                     start = common
         return start
 
 
-def _leads_to(node: Node, ids: bytes, namespace: bytes) -> bool:
-    """Whether the tokens before `node` are those of `ids`."""
+def _leads_to(node: Node, ids: bytes, route: Route) -> bool:
+    """Whether `node` is on the route and the tokens before it are those of `ids`."""
+    if node.whose != route.whose(node.start):
+        return False
     end, step = node.start, node.parent
     while step is not None and step.parent is not None:
         if step.start < end:  # a parent in the tree may have been split below the place where this run began
+            if step.whose != route.whose(step.start):
+                return False
             if not ids.startswith(step.key[: end - step.start], step.start):
                 return False
             end = step.start
         step = step.parent
-    return isinstance(step, Root) and step.namespace == namespace
+    return True

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from deeproot.engine.fp8_product import fp8_product
+from deeproot.engine.grouped_rows import Weight, dense
 from deeproot.engine.weights import WeightSource
 
 
@@ -13,7 +14,7 @@ class Linear:
     """`x @ weight.T + bias`. weight: `[out_features, in_features]`."""
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, scales: torch.Tensor | None = None
+        self, weight: Weight, bias: torch.Tensor | None = None, scales: torch.Tensor | None = None
     ) -> None:
         """scales: of a weight in e4m3, as `fp8_product.kept_scales` gives them."""
         self.weight = weight
@@ -31,11 +32,12 @@ class Linear:
     ) -> "Linear":
         """One layer from several stored ones that share their input; outputs stand in the order of `names`."""
         shapes = {f"{name}.weight": (n, in_features) for name, n in zip(names, out_features, strict=True)}
-        scaled = weights.take_scaled(shapes)
-        if scaled is None:
-            weight, scales = _join([weights.take(*shape) for shape in shapes.items()]), None
-        else:
+        weight: Weight | None = weights.take_grouped(shapes)
+        scales = None
+        if weight is None and (scaled := weights.take_scaled(shapes)) is not None:
             weight, scales = scaled
+        if weight is None:
+            weight = _join([weights.take(*shape) for shape in shapes.items()])
         if not bias:
             return cls(weight, None, scales)
         biases = [weights.take(f"{name}.bias", (n,)) for name, n in zip(names, out_features, strict=True)]
@@ -43,7 +45,8 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.scales is None:
-            return F.linear(x, self.weight, self.bias)
+            return F.linear(x, dense(self.weight, x.dtype), self.bias)
+        assert isinstance(self.weight, torch.Tensor)
         out = fp8_product(x, self.weight, self.scales)
         return out if self.bias is None else out + self.bias
 
@@ -55,11 +58,13 @@ def _join(parts: list[torch.Tensor]) -> torch.Tensor:
 class Embedding:
     """Rows of a table. weight: `[vocab_size, hidden_size]`."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: Weight, dtype: torch.dtype) -> None:
+        """dtype: of the rows that come out."""
         self.weight = weight
+        self.dtype = dtype
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(input_ids, self.weight)
+        return F.embedding(input_ids, dense(self.weight, self.dtype))
 
 
 class RMSNorm:

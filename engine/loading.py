@@ -21,6 +21,7 @@ from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.models import MODEL_CLASSES
 from deeproot.engine.models.base import CausalLM
 from deeproot.engine.models.decoder import Decoder
+from deeproot.engine.quantization import Quantization, grouped_store
 from deeproot.engine.text_files import read_text
 from deeproot.engine.weight_files import SafetensorsStore
 from deeproot.engine.weights import DummyWeights, Progress, StoredWeights, WeightError
@@ -43,6 +44,8 @@ class LoadedModel:
     config: ModelConfig
     dtype: torch.dtype
     device: torch.device
+    grouped: bool = False
+    """Whether weights stay quantised, so that the model has to be run as `faster_model` gives it."""
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -102,6 +105,7 @@ def load_model(
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
     max_model_len: int | None = None,
+    quantization: Quantization = "none",
 ) -> LoadedModel:
     """Load a GGUF file, or a Hugging Face folder of safetensors.
 
@@ -109,6 +113,7 @@ def load_model(
     progress: called with bytes done and bytes in all.
     max_model_len: the longest sequence that will be asked for; None is the model's own. A model whose rotary scaling
     depends on the length (dynamic, longrope) is set up for it.
+    quantization: for made-up weights always "none".
     Raises FileNotFoundError, ConfigError, GGUFError, WeightError, ValueError (dtype); each says what is wrong.
     """
     path, device = Path(path), torch.device(device)
@@ -123,27 +128,36 @@ def load_model(
         with GGUFFile(path) as file:
             config = config_from_gguf(file, max_model_len)
             _check_dtype(config, kind)
-            weights = StoredWeights(GGUFStore(file, config), kind, device, progress)
-            return LoadedModel(_build(config, weights, device), config, kind, device)
+            stored = GGUFStore(file, config)
+            grouped = grouped_store(stored, quantization)
+            weights = StoredWeights(stored, kind, device, progress, grouped=grouped)
+            return LoadedModel(_build(config, weights, device), config, kind, device, grouped is not None)
     if path.is_dir() and load_format != "gguf":
         config = read_config(path, max_model_len)
         _check_dtype(config, kind)
-        weights = _folder_weights(path, config, kind, device, progress)
-        return LoadedModel(_build(config, weights, device), config, kind, device)
+        weights = _folder_weights(path, config, kind, device, progress, quantization)
+        return LoadedModel(_build(config, weights, device), config, kind, device, quantization == "int8")
     wanted = {"auto": "a GGUF file or a folder of safetensors", "gguf": "a GGUF file"}
     raise WeightError(f"{path} is not {wanted.get(load_format, 'a folder of safetensors')}")
 
 
 def _folder_weights(
-    path: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, progress: Progress | None
+    path: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None,
+    quantization: Quantization,
 ) -> StoredWeights:
     if config.weight_tile is None:
-        return StoredWeights(SafetensorsStore(path), dtype, device, progress)
-    store = TiledFP8Store(SafetensorsStore(path, fp8=True), config.weight_tile)
+        store = SafetensorsStore(path)
+        return StoredWeights(store, dtype, device, progress, grouped=grouped_store(store, quantization))
+    tiled = TiledFP8Store(SafetensorsStore(path, fp8=True), config.weight_tile)
     problem = fp8_problem(device, dtype, config.weight_tile)
     how = "multiplied in e4m3" if problem is None else f"dequantised to {dtype}, since {problem}"
     logger.info("weights in e4m3 are %s", how)
-    return StoredWeights(store, dtype, device, progress, store if problem is None else None)
+    scaled = tiled if problem is None else None
+    return StoredWeights(tiled, dtype, device, progress, scaled, grouped_store(tiled, quantization))
 
 
 def make_attention(
@@ -176,12 +190,19 @@ def make_attention(
 
 
 def faster_model(loaded: LoadedModel, attention: AttentionBackend) -> CausalLM:
-    """The model as it runs fastest with that backend; its weights may be taken from `loaded`, which is then of no use."""
-    if not isinstance(attention, CpuAttention) or attention.native.matrix == "none":
-        return loaded.model
-    if not isinstance(loaded.model, Decoder) or loaded.dtype != torch.bfloat16:
-        return loaded.model
-    return CpuDecoder(loaded.model, attention)
+    """The model as it runs fastest with that backend; its weights may be taken from `loaded`, which is then of no use.
+
+    Raises ValueError for weights that stay quantised where only torch could run the model.
+    """
+    compiled = isinstance(attention, CpuAttention) and attention.native.matrix != "none"
+    if compiled and isinstance(loaded.model, Decoder) and loaded.dtype == torch.bfloat16:
+        assert isinstance(attention, CpuAttention)
+        return CpuDecoder(loaded.model, attention)
+    if loaded.grouped:
+        raise ValueError(
+            "quantised weights run only in bfloat16 with the compiled cpu backend: use --quantization none"
+        )
+    return loaded.model
 
 
 def _check_dtype(config: ModelConfig, dtype: torch.dtype) -> None:

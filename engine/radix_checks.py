@@ -1,8 +1,11 @@
 """What must always hold in the prefix tree, checked by walking all of it."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
-from deeproot.engine.eviction import EvictionClass, class_of
+import numpy as np
+
+from deeproot.engine.eviction import SHARED_RANK, EvictionClass, class_of
 from deeproot.engine.radix import RadixCache
 from deeproot.engine.radix_node import TOKEN_BYTES, Node
 
@@ -19,43 +22,45 @@ def require(condition: bool, message: str) -> None:
 def check_tree(tree: RadixCache) -> None:
     """Raise InvariantError if the tree's structure, locks or counters are not as they must be."""
     width = tree.page_size * TOKEN_BYTES
-    num_pages = num_evictable = num_nodes = 0
-    seen: set[int] = set()
-    for node in tree.nodes():
-        num_nodes += 1
+    nodes = list(tree.nodes())
+    num_pages = num_evictable = 0
+    for node in nodes:
         num_pages += len(node.pages)
         num_evictable += 0 if node.locks else len(node.pages)
         require(len(node.key) > 0, "a node holds no token")
         require(len(node.pages) == -(-len(node.key) // width), "a node's pages do not fit its tokens")
         require(not node.children or len(node.key) % width == 0, "a node with children ends inside a page")
-        require(
-            node.locks >= sum(child.locks for child in node.children), "a lock does not reach an ancestor"
-        )
-        seen.update(node.pages.tolist())
-        _check_children(node, width)
-    for root in tree.roots():
-        _check_children(root, width)
-    require(len(seen) == num_pages, "a page stands in the tree twice")
+        # A leaf, as most nodes are, has no more to check.
+        if node.children or node.child_keys:
+            reach = sum(child.locks for child in node.children)
+            require(node.locks >= reach, "a lock does not reach an ancestor")
+            _check_children(node, width)
+    _check_children(tree.root, width)
+    pages = np.concatenate([np.empty(0, dtype=np.int32), *(node.pages for node in nodes)])
+    require(int(np.bincount(pages, minlength=1).max()) <= 1, "a page stands in the tree twice")
     require(num_pages == tree.num_pages, f"{num_pages} pages in the tree, {tree.num_pages} counted")
-    require(num_nodes == tree.num_nodes, f"{num_nodes} nodes in the tree, {tree.num_nodes} counted")
+    require(len(nodes) == tree.num_nodes, f"{len(nodes)} nodes in the tree, {tree.num_nodes} counted")
     require(num_evictable == tree.num_evictable, f"{num_evictable} evictable, {tree.num_evictable} counted")
-    _check_candidates(tree)
-    _check_leases(tree)
+    _check_candidates(tree, nodes)
+    _check_leases(tree, nodes)
 
 
 def _check_children(node: Node, width: int) -> None:
-    require(node.child_keys == [child.key for child in node.children], "child keys and children differ")
+    require(node.child_keys == [child.name for child in node.children], "child keys and children differ")
     require(node.child_keys == sorted(node.child_keys), "children are not sorted")
     for child in node.children:
         require(child.parent is node, "a child has another parent")
         require(child.start == node.start + len(node.key), "a child starts elsewhere")
-    starts = [key[:width] for key in node.child_keys if len(key) >= width]
+        require(
+            bool(child.whose) == node.is_shared, "a namespace's mark is missing, or stands where none parts"
+        )
+    starts = [(child.whose, child.key[:width]) for child in node.children if len(child.key) >= width]
     require(len(starts) == len(set(starts)), "two siblings start with the same whole page")
-    for key in node.child_keys:
-        require(node.children[bisect_left(node.child_keys, key)].key == key, "a child cannot be found")
+    for i, name in enumerate(node.child_keys):
+        require(bisect_left(node.child_keys, name) == i, "a child cannot be found")
 
 
-def _check_leases(tree: RadixCache) -> None:
+def _check_leases(tree: RadixCache, nodes: Sequence[Node]) -> None:
     """Ranks, classes' pages and owners' accounts are those of the leases that run."""
     on_node: dict[int, set[int]] = {}
     for lease in tree.leases.running():
@@ -67,19 +72,26 @@ def _check_leases(tree: RadixCache) -> None:
             on_node.setdefault(id(step), set()).add(id(lease))
             start, step = step.start, step.parent
         require(start == lease.start, "a lease begins inside a node")
-    pages = dict.fromkeys(EvictionClass, 0)
+    pages_by_rank: dict[int, int] = {}
     of_owner: dict[bytes, int] = {}
-    for node in tree.nodes():
+    for node in nodes:
+        pages_by_rank[node.rank] = pages_by_rank.get(node.rank, 0) + len(node.pages)
+        above = node.parent.rank if node.parent is not None else 0
+        require(node.rank < 0 or above >= 0, "something in use hangs on scratch")
+        if not (node.leases or node.rank or node.is_shared or id(node) in on_node):
+            continue  # under no lease, and of the rank of such
         require(
             {id(lease) for lease in node.leases} == on_node.get(id(node), set()), "a node has other leases"
         )
-        highest = max((lease.rank for lease in node.leases), default=min(node.rank, 0))
-        above = node.parent.rank if node.parent is not None else 0
-        require(node.rank < 0 or above >= 0, "something in use hangs on scratch")
+        require(not (node.is_shared and node.leases), "what is shared is leased")
+        unleased = SHARED_RANK if node.is_shared else min(node.rank, 0)
+        highest = max((lease.rank for lease in node.leases), default=unleased)
         require(node.rank == highest, "a node's rank is not that of its highest lease")
-        pages[class_of(node.rank)] += len(node.pages)
         for owner in {lease.owner for lease in node.leases}:
             of_owner[owner] = of_owner.get(owner, 0) + len(node.pages)
+    pages = dict.fromkeys(EvictionClass, 0)
+    for rank, count in pages_by_rank.items():
+        pages[class_of(rank)] += count
     for kind in EvictionClass:
         counted = tree.order.num_pages(kind)
         require(
@@ -90,8 +102,8 @@ def _check_leases(tree: RadixCache) -> None:
     require(len(tree.leases) == len(tree.leases.running()), "leases are counted wrong")
 
 
-def _check_candidates(tree: RadixCache) -> None:
+def _check_candidates(tree: RadixCache, nodes: Sequence[Node]) -> None:
     known = {id(node) for node in tree.order.candidates()}
-    for node in tree.nodes():
+    for node in nodes:
         if not node.children and not node.locks:
             require(id(node) in known, "an evictable node is not known to evict")

@@ -32,14 +32,24 @@ class Node:
         "rank",
         "start",
         "used",
+        "whose",
     )
 
-    def __init__(self, key: bytes, pages: Int32Array, parent: "Node | None", start: int = 0) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        pages: Int32Array,
+        parent: "Node | None",
+        start: int = 0,
+        whose: bytes = b"",
+    ) -> None:
         self.key = key
         self.pages = pages
         self.parent = parent
         self.start = start
         """Bytes of ids before it, from the start of the sequence."""
+        self.whose = whose
+        """`SHARED`; where sequences leave what is shared, the mark of their namespace; empty behind that."""
         # Childless nodes, which are most, share two lists that nobody changes.
         self.child_keys = NO_KEYS
         self.children = NO_CHILDREN
@@ -56,19 +66,53 @@ class Node:
         return self.start + len(self.key)
 
     @property
+    def name(self) -> bytes:
+        """What it is sorted by and found under among its parent's children."""
+        return self.whose + self.key
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether sequences of all namespaces may lead through it."""
+        return self.whose == SHARED
+
+    @property
     def is_gone(self) -> bool:
         """Whether it has been taken out of the tree."""
         return self.parent is not None and not len(self.pages)
 
 
-class Root(Node):
-    """Where the sequences of one namespace start."""
+class Route(NamedTuple):
+    """Which cached sequences a prompt may meet: those of a declared segment up to its end, its namespace's own behind it."""
 
-    __slots__ = ("namespace",)
+    mark: bytes
+    """Of its namespace, see `mark_of`."""
+    shared: int = 0
+    """Bytes of ids that are shared, whole pages."""
 
-    def __init__(self, namespace: bytes) -> None:
-        super().__init__(b"", NO_PAGES, None)
-        self.namespace = namespace
+    def whose(self, start: int) -> bytes:
+        """What a node on this way that begins at a byte of the sequence has as `whose`."""
+        if start < self.shared:
+            return SHARED
+        return self.mark if start == self.shared else b""
+
+
+SHARED = b"\xff"
+"""In the place of a namespace's mark: of declared segments, and of the root."""
+
+
+def mark_of(namespace: bytes) -> bytes:
+    """Stands before the keys of a namespace's nodes where several namespaces' lie side by side. No mark begins another.
+
+    Raises ValueError for a name of more than 254 bytes.
+    """
+    if len(namespace) >= SHARED[0]:
+        raise ValueError(f"the namespace has {len(namespace)} bytes, at most {SHARED[0] - 1} are possible")
+    return bytes((len(namespace),)) + namespace
+
+
+def namespace_of(mark: bytes) -> bytes:
+    """The namespace that a mark is of; empty for what is shared."""
+    return mark[1:]
 
 
 NO_KEYS: list[bytes] = []
@@ -116,6 +160,11 @@ def lineage(node: Node) -> Iterator[Node]:
     while step.parent is not None:
         yield step
         step = step.parent
+
+
+def shared_end(node: Node) -> int:
+    """Bytes of the way to `node` that are shared."""
+    return next((step.end for step in lineage(node) if step.is_shared), 0)
 
 
 def common_tokens(a: bytes, b: bytes) -> int:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from deeproot.engine.fp8_product import TILE, kept_scales
+from deeproot.engine.grouped_rows import GroupedRows, joined
 
 Shape = tuple[int, ...]
 Progress = Callable[[int, int], None]
@@ -29,6 +30,8 @@ class WeightError(ValueError):
 class WeightSource(Protocol):
     """Hands out tensors, each in the dtype and on the device in which the model is to run."""
 
+    dtype: torch.dtype
+
     def take(self, name: str, shape: Shape) -> torch.Tensor:
         """The tensor of that name, which the caller may keep. Raises WeightError if it is missing or misshapen."""
         ...
@@ -37,6 +40,13 @@ class WeightSource(Protocol):
         """Weights of one linear layer in e4m3, joined, and their scales as `fp8_product.kept_scales` gives them.
 
         None if they are not to be multiplied so: `take` them. Raises WeightError.
+        """
+        ...
+
+    def take_grouped(self, shapes: Mapping[str, Shape]) -> GroupedRows | None:
+        """Weights that share their input, joined, if they are to stay quantised; None if not: `take` them.
+
+        Raises WeightError.
         """
         ...
 
@@ -66,6 +76,14 @@ class ScaledStore(TensorStore, Protocol):
         ...
 
 
+class GroupedStore(TensorStore, Protocol):
+    """A store of which some tensors are quantised in groups; `read` dequantises them."""
+
+    def read_grouped(self, name: str) -> GroupedRows | None:
+        """The tensor as it is to stay; None if it is not to be quantised."""
+        ...
+
+
 class StoredWeights:
     """Weights from files."""
 
@@ -76,18 +94,20 @@ class StoredWeights:
         device: torch.device,
         progress: Progress | None = None,
         fp8: ScaledStore | None = None,
+        grouped: GroupedStore | None = None,
     ) -> None:
-        """fp8: `store` again, if its e4m3 weights are to be multiplied as they are."""
+        """fp8: `store` again, if its e4m3 weights are to be multiplied as they are; grouped: alike."""
         self._store = store
         self._fp8 = fp8
-        self._dtype = dtype
+        self._grouped = grouped
+        self.dtype = dtype
         self._device = device
         self._left = dict.fromkeys(store.shapes)
         self._meter = Meter(sum(map(math.prod, store.shapes.values())) * dtype.itemsize, progress)
 
     def take(self, name: str, shape: Shape) -> torch.Tensor:
         self._check(name, shape)
-        tensor = self._store.read(name).to(device=self._device, dtype=self._dtype)
+        tensor = self._store.read(name).to(device=self._device, dtype=self.dtype)
         self._took(name, tensor.numel())
         return tensor
 
@@ -103,9 +123,21 @@ class StoredWeights:
         weight = torch.cat([part[0] for part in found]).to(self._device)
         return weight, kept_scales(torch.cat([part[1] for part in found]).to(self._device))
 
+    def take_grouped(self, shapes: Mapping[str, Shape]) -> GroupedRows | None:
+        if self._grouped is None:
+            return None
+        for name, shape in shapes.items():
+            self._check(name, shape)
+        found = [part for part in map(self._grouped.read_grouped, shapes) if part is not None]
+        rows = joined(found) if len(found) == len(shapes) else None
+        if rows is not None:
+            for name, shape in shapes.items():
+                self._took(name, math.prod(shape))
+        return rows
+
     def _took(self, name: str, size: int) -> None:
         self._left.pop(name, None)
-        self._meter.add(size * self._dtype.itemsize)
+        self._meter.add(size * self.dtype.itemsize)
 
     def _check(self, name: str, shape: Shape) -> None:
         stored = self._store.shapes.get(name)
@@ -143,7 +175,7 @@ class DummyWeights:
         total_bytes: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
         self._device = device
         self._seed = seed
         self._meter = Meter(total_bytes, progress)
@@ -154,7 +186,7 @@ class DummyWeights:
         return self._meter.done
 
     def take(self, name: str, shape: Shape) -> torch.Tensor:
-        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        tensor = torch.empty(shape, dtype=self.dtype, device=self._device)
         if name.endswith("norm.weight"):
             tensor.fill_(1)
         elif name.endswith(".bias"):
@@ -169,6 +201,9 @@ class DummyWeights:
 
     def take_scaled(self, shapes: Mapping[str, Shape]) -> None:
         """Made-up weights are not e4m3."""
+
+    def take_grouped(self, shapes: Mapping[str, Shape]) -> None:
+        """Nor are they quantised."""
 
     def finish(self, ignored: Iterable[str] = ()) -> None:
         self._meter.complete()

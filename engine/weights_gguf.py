@@ -7,6 +7,7 @@ import torch
 
 from deeproot.engine.config import ModelConfig
 from deeproot.engine.gguf import GGUFFile
+from deeproot.engine.grouped_rows import GROUPED_TYPES, GroupedRows
 from deeproot.engine.weights import Shape
 
 _TOP = {
@@ -46,7 +47,7 @@ _FOR_CONFIG = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_sh
 
 
 class GGUFStore:
-    """Dequantised tensors of a GGUF file. See TensorStore."""
+    """Tensors of a GGUF file, dequantised or as they are. See GroupedStore."""
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
         self._file = file
@@ -59,14 +60,31 @@ class GGUFStore:
         self._heads = {"q_proj": config.num_qo_heads, "k_proj": config.num_kv_heads} if permuted else {}
         self._norms_from_zero = config.architecture in _NORMS_FROM_ZERO
 
+    @property
+    def has_grouped(self) -> bool:
+        """Whether there is a tensor that `read_grouped` gives."""
+        tensors = map(self._file.tensors.__getitem__, self._names.values())
+        return any(len(tensor.shape) == 2 and tensor.type in GROUPED_TYPES for tensor in tensors)
+
     def read(self, name: str) -> torch.Tensor:
         tensor = torch.from_numpy(self._file.read(self._names[name]))
         if self._norms_from_zero and name.endswith("norm.weight"):
             return tensor - 1
+        return self._in_order(name, tensor)
+
+    def read_grouped(self, name: str) -> GroupedRows | None:
+        stored = self._names[name]
+        tensor = self._file.tensors[stored]
+        if len(tensor.shape) != 2 or tensor.type not in GROUPED_TYPES:
+            return None
+        data = torch.from_numpy(self._file.read_bytes(stored))
+        return GroupedRows(tensor.type, self._in_order(name, data))
+
+    def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         projection = name.split(".")[-2]
         if projection in self._heads:
-            return halves_from_neighbours(tensor, self._heads[projection])
-        return tensor
+            return halves_from_neighbours(rows, self._heads[projection])
+        return rows
 
 
 def halves_from_neighbours(rows: torch.Tensor, num_heads: int) -> torch.Tensor:

@@ -26,9 +26,8 @@ def add_result(command: Any) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def add_servers(command: Any) -> None:
-    """Servers that are timed, and the load."""
-    group = command.add_argument_group("servers")
+def add_targets(group: Any) -> None:
+    """Which servers are timed."""
     group.add_argument("--url", metavar="URL", help="of a server to time, such as http://127.0.0.1:8000/v1")
     group.add_argument(
         "--compare",
@@ -38,6 +37,12 @@ def add_servers(command: Any) -> None:
     )
     group.add_argument("--api-key", default="", metavar="KEY", help="sent to all of them")
     group.add_argument("--served-model", metavar="NAME", help="(default: the first that each server names)")
+
+
+def add_servers(command: Any) -> None:
+    """Servers that are timed, and the load."""
+    group = command.add_argument_group("servers")
+    add_targets(group)
     group.add_argument(
         "--turns", type=whole(1), metavar="N", help="cut sessions off at N turns, and leave out shorter ones"
     )

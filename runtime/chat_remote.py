@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 
 from deeproot.runtime.chat_reply import ChatFailed, Message, Reply
-from deeproot.runtime.http_api import bearer, server_base, stream_events
+from deeproot.runtime.http_api import bearer, lines_of, server_base, stream_events
 from deeproot.runtime.sampling_options import SamplingOptions
 
 _CONNECT_S = 10.0
@@ -51,7 +51,7 @@ class RemoteChat:
                 if response.status_code != 200:
                     response.read()
                     raise ChatFailed(_error_text(response))
-                yield from _pieces(response.iter_lines(), reply)
+                yield from _pieces(lines_of(response.iter_bytes()), reply)
         except httpx.HTTPError as error:
             raise ChatFailed(f"the connection failed: {error}") from None
 

@@ -44,6 +44,8 @@ class EngineClient:
         """Engines after the first."""
         self.num_shed = 0
         """Requests that were ended to make way for more important ones."""
+        self.num_submitted = 0
+        """Requests that the engine has been given."""
         self._stopped = False
         self._inboxes: dict[str, Inbox] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,6 +134,7 @@ class EngineClient:
             raise EngineUnavailable(self._failure)
         self._make_room(requests)
         self._idle.clear()
+        self.num_submitted += len(requests)
         for request in requests:
             self._inboxes[request.rid] = inbox
             self._transport.submit(request)
@@ -206,7 +209,7 @@ class EngineClient:
                 self._on_finished(output, inbox.pending.pop(output.rid))
             if inbox.listening:
                 inbox.outputs.append(output)
-                inbox.arrived.set()
+                inbox.wake()
         if not self._inboxes:
             self._idle.set()
 
@@ -260,7 +263,6 @@ class Generation:
                 raise inbox.failure
             if not inbox.pending:
                 raise StopAsyncIteration
-            inbox.arrived.clear()
-            await inbox.arrived.wait()
+            await inbox.wait()
         outputs, inbox.outputs = inbox.outputs, []
         return outputs

@@ -18,10 +18,11 @@ from deeproot.engine.attention_choice import AttentionNeeds, choose_attention
 from deeproot.engine.loading import read_config, resolve_dtype
 from deeproot.runtime.chat.append_only import find_breaks, summary
 from deeproot.runtime.chat.assets import ModelAssets
+from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.engine_setup import choose_device
 from deeproot.runtime.memory import available_memory, total_memory
 from deeproot.runtime.model_search import found_models
-from deeproot.runtime.options import format_bytes
+from deeproot.runtime.options import TEMPLATE_TIMEOUT_S, format_bytes
 
 _CPUINFO = Path("/proc/cpuinfo")
 _FLAGS = {
@@ -170,7 +171,8 @@ def _model(path: Path) -> Report:
 def _template(path: Path) -> str:
     """Whether the chat template keeps earlier text, in one line."""
     try:
-        return summary(find_breaks(ModelAssets.load(path).chat_template()))
+        programs = TemplateProcesses(TEMPLATE_TIMEOUT_S)
+        return summary(find_breaks(ModelAssets.load(path).chat_template(programs=programs)))
     except (OSError, ValueError) as error:
         return f"cannot be checked: {error}"
 

@@ -18,6 +18,7 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from deeproot.engine.grammar import TokenBytes
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.engine_messages import (
     Answered,
@@ -32,9 +33,9 @@ from deeproot.runtime.engine_messages import (
     ToEngine,
     decode_start,
 )
-from deeproot.runtime.engine_setup import load_scheduler
+from deeproot.runtime.engine_setup import EngineSide, load_scheduler
 from deeproot.runtime.logs import set_up_logging
-from deeproot.runtime.options import SetupError
+from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.scheduler.answering import answer
 from deeproot.scheduler.loop import EngineLoop, take_stats
 from deeproot.scheduler.messages import TokenOutput
@@ -45,7 +46,12 @@ _MAX_UNREAD = 1000
 """Messages that the server may leave unread before the engine waits for it."""
 
 
-def main() -> None:
+Load = Callable[[EngineOptions, Callable[[], TokenBytes], Callable[[int, int], None]], EngineSide]
+"""Makes an engine; see `load_scheduler`."""
+
+
+def main(load: Load = load_scheduler) -> None:
+    """Serve whoever started this process until they end it."""
     start = decode_start(sys.stdin.buffer.readline())
     threading.Thread(target=_leave_with_the_server, args=(start.folder,), daemon=True).start()
     # Ctrl-C in a terminal reaches both processes; the server decides what it means.
@@ -64,7 +70,7 @@ def main() -> None:
         sender.send(encoder.encode(message))
 
     try:
-        engine = load_scheduler(
+        engine = load(
             start.options,
             lambda: ModelAssets.load(start.options.model).token_bytes(),
             lambda done, total: send(Loading(done, total)),

@@ -15,7 +15,8 @@ from deeproot.engine.grammar_llguidance import LLGuidanceBackend
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.leases import LeaseLimits
-from deeproot.engine.loading import LoadedModel, load_model, make_attention
+from deeproot.engine.loading import LoadedModel, load_model, make_attention, resolve_dtype
+from deeproot.engine.quantization import Quantization, grouped_problem
 from deeproot.engine.radix import RadixCache
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.memory import available_memory
@@ -98,7 +99,13 @@ def load_scheduler(
         tokens = reader.submit(token_bytes)
         try:
             loaded = load_model(
-                options.model, options.load_format, options.dtype, device, on_progress, options.max_model_len
+                options.model,
+                options.load_format,
+                options.dtype,
+                device,
+                on_progress,
+                options.max_model_len,
+                _quantization(options, device),
             )
             constraints = _constraints(tokens.result(), loaded.config.vocab_size)
         except (OSError, ValueError) as error:
@@ -118,6 +125,26 @@ def load_scheduler(
         attention=attention.name,
     )
     return EngineSide(scheduler, info)
+
+
+def _quantization(options: EngineOptions, device: torch.device) -> Quantization:
+    """What can be had of what is asked for. Raises SetupError, ValueError (dtype)."""
+    wanted = options.quantization
+    if wanted == "none":
+        return wanted
+    needs = AttentionNeeds(device, resolve_dtype(options.dtype, device), deterministic=options.deterministic)
+    if options.load_format == "dummy":
+        problem: str | None = "made-up weights are not quantised: write --quantization none"
+    elif options.kv_cache_dtype == "fp8":
+        problem = "it cannot be had with K and V in e4m3: write --kv-cache-dtype auto, or --quantization none"
+    else:
+        problem = grouped_problem(needs, options.attention_backend)
+    if problem is None:
+        return wanted
+    if wanted != "auto":
+        raise SetupError(f"--quantization {wanted}: {problem}")
+    logger.info("weights are not kept quantised: %s", problem)
+    return "none"
 
 
 def _choose_attention(options: EngineOptions, loaded: LoadedModel, layout: KVLayout) -> Choice:
@@ -233,6 +260,7 @@ def _scheduler_config(options: EngineOptions, max_model_len: int) -> SchedulerCo
             policy=options.schedule_policy,
             reserved_output=options.reserve_output_tokens,
             max_itl_s=options.max_itl_ms / 1000 or None,
+            eviction=options.radix_eviction_policy,
         )
     except ValueError as error:
         raise SetupError(str(error)) from None

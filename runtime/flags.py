@@ -13,11 +13,12 @@ from deeproot.runtime.options import (
     LOAD_FORMATS,
     OVERLAPS,
     PAGE_SIZES,
+    QUANTIZATIONS,
     EngineOptions,
     parse_bytes,
 )
 from deeproot.runtime.speculative import EXAMPLE, parse_speculative
-from deeproot.scheduler.config import POLICIES, SpeculationConfig
+from deeproot.scheduler.config import EVICTION_POLICIES, POLICIES, SpeculationConfig
 
 Number = TypeVar("Number", int, float)
 
@@ -51,6 +52,14 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     group.add_argument(
         "--dtype", choices=DTYPES, default=default.dtype, help="of weights and KV (default: auto)"
     )
+    group.add_argument(
+        "--quantization",
+        "-q",
+        choices=QUANTIZATIONS,
+        default=default.quantization,
+        help="of weights, on a CPU; gguf: as the file holds them, auto: so where it can be, int8: rounded to 8 bits "
+        "(default: none)",
+    )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
     group.add_argument(
         "--attention-backend",
@@ -69,6 +78,13 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
 def _add_texts(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     """How its texts are read and written."""
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="Jinja template to use for chats")
+    group.add_argument(
+        "--chat-template-timeout",
+        type=number(0.1, 600),
+        default=default.chat_template_timeout_s,
+        metavar="SECONDS",
+        help="how long the chat template may take for one conversation (default: %(default)s)",
+    )
     group.add_argument(
         "--tool-call-parser",
         metavar="NAME",
@@ -194,6 +210,13 @@ def _add_reuse(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
         default=default.continuation_memory_bytes,
         metavar="SIZE",
         help="memory for the token ids of replies; 0: off (default: 64MiB)",
+    )
+    group.add_argument(
+        "--radix-eviction-policy",
+        choices=EVICTION_POLICIES,
+        default=default.radix_eviction_policy,
+        help="which cached pages go first: by class, leases and sessions, or least recently used alone "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--max-lease-s",

@@ -24,11 +24,6 @@ _FLAGS = (
     ),
     _Foreign(("--pipeline-parallel-size", "-pp"), "one device is used so far: leave it at 1", ("1",)),
     _Foreign(("--data-parallel-size", "-dp"), "start one server a device instead", ("1",)),
-    _Foreign(
-        ("--quantization", "-q"),
-        "quantised compute is not supported yet: use a GGUF or a bf16 model",
-        ("none",),
-    ),
     _Foreign(("--tokenizer", "--tokenizer-path"), "the tokenizer is the one beside the model"),
     _Foreign(
         ("--revision", "--download-dir"), "models are read from disk: download it first and give its path"

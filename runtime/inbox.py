@@ -10,7 +10,7 @@ class Inbox:
     """What has arrived for one `Generation` and was not read yet. At most `max_tokens` entries a request."""
 
     __slots__ = (
-        "arrived",
+        "_waiter",
         "failure",
         "listening",
         "num_requests",
@@ -26,7 +26,7 @@ class Inbox:
         """Requests that have not ended."""
         self.num_requests = len(requests)
         self.outputs: list[TokenOutput] = []
-        self.arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self.failure: Exception | None = None
         self.listening = True
         self.priority = min((request.priority for request in requests), default=0)
@@ -38,7 +38,20 @@ class Inbox:
     def fail(self, failure: Exception) -> None:
         """Let the reader raise `failure` once it has read what has arrived."""
         self.failure = failure
-        self.arrived.set()
+        self.wake()
+
+    async def wait(self) -> None:
+        """Return after the next `wake`. For one reader, who looks what has arrived before each wait."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        """Let the reader look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def to_make_way(inboxes: Iterable[Inbox], num_requests: int, priority: int) -> list[Inbox] | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from deeproot.scheduler.config import Policy, SpeculationConfig
+from deeproot.scheduler.config import EvictionPolicy, Policy, SpeculationConfig
 
 LogFormat = Literal["text", "json"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -14,15 +14,18 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionBackendName = Literal["auto", "cpu", "torch", "triton", "flash"]
 KVCacheDtype = Literal["auto", "fp8"]
 Overlap = Literal["auto", "on", "off"]
+Quantization = Literal["none", "auto", "gguf", "int8"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "cpu", "torch", "triton", "flash")
 KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "auto", "gguf", "int8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+TEMPLATE_TIMEOUT_S = 10.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _UNITS = {
@@ -50,6 +53,8 @@ class EngineOptions:
     """A GGUF file, or a folder with `config.json`, weights and tokenizer."""
     load_format: LoadFormat = "auto"
     dtype: Dtype = "auto"
+    quantization: Quantization = "none"
+    """gguf: weights stay as a GGUF file holds them; auto: the same where it can be; int8: they are rounded to 8 bits."""
     device: DeviceName = "auto"
     attention_backend: AttentionBackendName = "auto"
     kv_cache_dtype: KVCacheDtype = "auto"
@@ -80,6 +85,8 @@ class EngineOptions:
     """Of a GPU's memory, what weights and KV cache take together, if `kv_cache_memory_bytes` is not given."""
     chat_template: Path | None = None
     """A file with a Jinja template that replaces the model's own."""
+    chat_template_timeout_s: float = TEMPLATE_TIMEOUT_S
+    """How long a chat template, which runs in a process of its own, may take for one conversation."""
     tool_call_parser: str | None = None
     """Name of the format of tool calls; None: as the chat template tells."""
     reasoning_parser: str | None = None
@@ -88,6 +95,8 @@ class EngineOptions:
     """Show the thinking of earlier replies where the template would drop it, so that earlier text stays the same."""
     continuation_memory_bytes: int = 64 * 2**20
     """For the ids of replies, so that a conversation goes on with the very tokens it had; 0 switches that off."""
+    radix_eviction_policy: EvictionPolicy = "hints"
+    """Which cached pages go first; lru: least recently used alone, without leases and sessions."""
     max_lease_s: float = 3600.0
     """Longest lease on cached tokens, in seconds."""
     max_leases: int = 256
@@ -133,8 +142,6 @@ class ServerOptions:
     max_queued_requests: int = 1024
     """Requests that may wait, beyond those that run."""
     max_body_bytes: int = 32 * 2**20
-    chat_template_timeout_s: float = 10.0
-    """How long a chat template may take for one conversation."""
     response_store: Path | None = None
     """SQLite file of the Responses API's stored responses; None: kept in memory, and gone when the server ends."""
     response_store_bytes: int = 64 * 2**20
@@ -144,6 +151,8 @@ class ServerOptions:
     """Of one client."""
     working_set_bytes: int = 64 * 2**20
     """Of the events of one client's working sets."""
+    shared_prefixes: Path | None = None
+    """A file of the beginnings of prompts that all clients share in the cache; None: they share none."""
     explain_memory_bytes: int = 32 * 2**20
     """For the sequences of late requests, to explain what was not cached; 0 switches that off."""
     dollars_per_hour: float | None = None

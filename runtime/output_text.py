@@ -57,6 +57,7 @@ class OutputText:
         self._detokenizer = Detokenizer(tokenizer, keep=keep, continues_text=continues_text)
         self._stops = StopMatcher(stop)
         self._parser = parser
+        self._has_stops = bool(stop)
         self._single_call = single_call
         self._has_calls = False
         self._min_tokens = min_tokens
@@ -97,6 +98,8 @@ class OutputText:
 
     def take_logprobs(self) -> tuple[TokenLogprobs, ...]:
         """What has come to `logprobs` since the last call."""
+        if len(self.logprobs) == self._num_taken:
+            return ()
         taken = tuple(self.logprobs[self._num_taken :])
         self._num_taken += len(taken)
         return taken
@@ -106,7 +109,7 @@ class OutputText:
         return self._parser is not None and self._parser.in_reasoning
 
     def _feed_text(self, text: str) -> list[ReplyEvent]:
-        if len(self.token_ids) <= self._min_tokens and self._min_tokens:
+        if not self._has_stops or (self._min_tokens and len(self.token_ids) <= self._min_tokens):
             return self._parse(text)
         found = self._stops.feed(text)
         events = self._parse(found.text)

@@ -39,6 +39,7 @@ from deeproot.scheduler.stats import PULSE_S, EngineStats
 
 logger = logging.getLogger(__name__)
 
+ENGINE_MODULE = "deeproot.runtime.engine_process"
 _STEADY_S = 60.0
 """An engine that has lived as long is started anew at once; one that died sooner, after a growing pause."""
 _LONGEST_PAUSE_S = 30.0
@@ -58,9 +59,12 @@ class ProcessTransport:
         log_format: LogFormat,
         on_loading: Callable[[int, int], None],
         stuck_after_s: float = 60.0,
+        engine_module: str = ENGINE_MODULE,
     ) -> None:
         """`on_loading`: told bytes of weights done and bytes in all, in a thread of the transport's. `stuck_after_s`: a
-        step that takes longer, or an engine that is silent for longer, is named in the log."""
+        step that takes longer, or an engine that is silent for longer, is named in the log. `engine_module`: what the
+        process runs."""
+        self._engine_module = engine_module
         self._options = options
         self._log_level = log_level
         self._log_format = log_format
@@ -199,7 +203,7 @@ class ProcessTransport:
 
     def _spawn(self, folder: Path) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deeproot.runtime.engine_process"],
+            [sys.executable, "-P", "-m", self._engine_module],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=_environment(os.environ),

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import httpx
 
-from deeproot.runtime.http_api import bearer, server_base, stream_events
+from deeproot.runtime.http_api import bearer, lines_of, server_base, stream_events
 
 Fields = dict[str, Any]
 
@@ -153,7 +153,7 @@ class RemoteWorkingSet:
 
 
 def _events(response: httpx.Response) -> Iterator[Fields]:
-    for event in stream_events(response.iter_lines()):
+    for event in stream_events(lines_of(response.iter_bytes())):
         if "error" in event:
             raise RemoteError(200, event["error"]["message"], event["error"].get("code"))
         yield event

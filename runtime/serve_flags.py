@@ -66,13 +66,6 @@ def _add_address(group: argparse._ArgumentGroup, default: ServerOptions) -> None
         metavar="SIZE",
         help="largest request body (default: 32MiB)",
     )
-    group.add_argument(
-        "--chat-template-timeout",
-        type=number(0.1, 600),
-        default=default.chat_template_timeout_s,
-        metavar="SECONDS",
-        help="how long the chat template may take for one conversation (default: %(default)s)",
-    )
 
 
 def _add_stores(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
@@ -109,6 +102,12 @@ def _add_stores(group: argparse._ArgumentGroup, default: ServerOptions) -> None:
         default=default.working_set_bytes,
         metavar="SIZE",
         help="of the events of one client's working sets (default: 64MiB)",
+    )
+    group.add_argument(
+        "--shared-prefixes",
+        type=Path,
+        metavar="FILE",
+        help="beginnings of prompts that all clients share in the cache, as a JSON list (default: none is shared)",
     )
     group.add_argument(
         "--explain-memory-bytes",
@@ -167,12 +166,12 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         shutdown_timeout_s=args.shutdown_timeout,
         max_queued_requests=args.max_queued_requests,
         max_body_bytes=args.max_body_bytes,
-        chat_template_timeout_s=args.chat_template_timeout,
         response_store=args.response_store,
         response_store_bytes=args.response_store_bytes,
         working_set_store=args.working_set_store,
         max_working_sets=args.max_working_sets,
         working_set_bytes=args.working_set_bytes,
+        shared_prefixes=args.shared_prefixes,
         explain_memory_bytes=args.explain_memory_bytes,
         dollars_per_hour=args.dollars_per_hour,
         cors_origins=tuple(args.cors_origins),

@@ -8,7 +8,7 @@ from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.reply_format import ReplyFormat, reply_format
 from deeproot.runtime.chat.template import ChatTemplate
-from deeproot.runtime.chat.template_programs import Templates
+from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.runtime.sampling_options import SamplingDefaults
@@ -25,6 +25,8 @@ class Texts:
     template: ChatTemplate | None
     """None: the model has no chat template."""
     reply_format: ReplyFormat
+    processes: TemplateProcesses
+    """Where the template runs; for others that have to run it. They end with this process, or when nobody holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +38,20 @@ class Speech:
     defaults: SamplingDefaults
     reply_format: ReplyFormat
     grammars: OutputGrammars
+    processes: TemplateProcesses
+    """See `Texts`."""
 
     def require_template(self) -> ChatTemplate:
         """The chat template; TemplateError, which says what to do, if there is none."""
         return self.template or self.assets.chat_template()
 
 
-def load_texts(options: EngineOptions, programs: Templates | None = None) -> Texts:
-    """Read tokenizer and template. programs: who runs the template; None: this process.
-
-    Raises SetupError, in one line.
-    """
+def load_texts(options: EngineOptions) -> Texts:
+    """Read tokenizer and template. Raises SetupError, in one line."""
+    processes = TemplateProcesses(options.chat_template_timeout_s)
     try:
         assets = ModelAssets.load(options.model)
-        template = _chat_template(options, assets, programs)
+        template = _chat_template(options, assets, processes)
     except (OSError, ValueError) as error:
         raise SetupError(f"cannot load {options.model}: {error}") from None
     try:
@@ -64,7 +66,7 @@ def load_texts(options: EngineOptions, programs: Templates | None = None) -> Tex
     if template is not None:
         logger.info("chat template: %s", summary(find_breaks(template)))
         logger.info("replies: %s", replies.summary)
-    return Texts(assets, template, replies)
+    return Texts(assets, template, replies, processes)
 
 
 def make_speech(texts: Texts, info: EngineInfo) -> Speech:
@@ -84,11 +86,11 @@ def make_speech(texts: Texts, info: EngineInfo) -> Speech:
     tokenizer = texts.assets.tokenizer
     special = {tokenizer.text_of(token_id): token_id for token_id in tokenizer.special_ids}
     grammars = OutputGrammars(special, texts.reply_format)
-    return Speech(texts.assets, texts.template, defaults, texts.reply_format, grammars)
+    return Speech(texts.assets, texts.template, defaults, texts.reply_format, grammars, texts.processes)
 
 
 def _chat_template(
-    options: EngineOptions, assets: ModelAssets, programs: Templates | None
+    options: EngineOptions, assets: ModelAssets, programs: TemplateProcesses
 ) -> ChatTemplate | None:
     if options.chat_template is not None:
         source = options.chat_template.read_text(encoding="utf-8")

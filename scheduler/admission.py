@@ -7,7 +7,7 @@ import numpy as np
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.radix import RadixCache
-from deeproot.engine.radix_node import MatchResult, common_tokens
+from deeproot.engine.radix_node import TOKEN_BYTES, MatchResult, common_tokens
 from deeproot.scheduler.request import Request
 from deeproot.scheduler.table import RunningTable
 from deeproot.scheduler.waiting import WaitingRequests
@@ -42,7 +42,7 @@ class Admission:
 
     def num_missing(self, request: Request) -> int:
         """Tokens that a waiting request has to compute before its next one."""
-        cached = self.cache.probe(request.token_ids, request.namespace)
+        cached = self.cache.probe(request.token_ids, request.route)
         return request.num_tokens - min(cached, request.num_cacheable)
 
     def look_anew(self) -> None:
@@ -61,7 +61,7 @@ class Admission:
             for request in self.waiting.tries(_LOOK_AHEAD, now):
                 if self._still_waits(request):
                     continue
-                match = self.cache.match(request.token_ids, request.num_cacheable, request.namespace)
+                match = self.cache.match(request.token_ids, request.num_cacheable, request.route)
                 num_missing = request.num_tokens - match.num_reusable
                 hoped_for, request.num_missing = request.num_missing, num_missing
                 if num_missing > hoped_for:
@@ -94,9 +94,9 @@ class Admission:
         """Is a running request about to compute at least a page more of this prompt than is cached?"""
         size = self.cache.page_size
         for leader in prefilling:
-            if leader.namespace != request.namespace:
-                continue
             common = common_tokens(request.token_ids, leader.token_ids)
+            if leader.route != request.route:
+                common = min(common, min(leader.route.shared, request.route.shared) // TOKEN_BYTES)
             # Until the leader ends, only its whole pages can be matched.
             until = min(-(-common // size), leader.num_tokens // size) * size
             gain = min(common, until, request.num_cacheable) - num_reusable
@@ -135,7 +135,7 @@ class Admission:
         if request.num_seen <= reused:
             return 0
         limit = min(request.num_prompt - 1, request.num_seen)
-        once = self.cache.once_cached(request.token_ids, match, limit, request.namespace)
+        once = self.cache.once_cached(request.token_ids, match, limit, request.route)
         return max(0, once - max(reused, match.num_reusable))
 
     def _fits(self, request: Request, num_matched: int, limit: int) -> bool:

@@ -3,7 +3,7 @@
 from collections import deque
 
 from deeproot.engine.eviction import class_of
-from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.engine.radix_node import TOKEN_BYTES, Node, namespace_of
 from deeproot.scheduler.claims import Claims
 from deeproot.scheduler.questions import (
     Answer,
@@ -28,7 +28,11 @@ _SHOWN_TOKENS = 32
 def answer(scheduler: Scheduler, question: Question) -> Answer:
     """What the scheduler and its tree say now."""
     if isinstance(question, ProbeQuestion):
-        cached = tuple(scheduler.cache.probe(ids, question.namespace) for ids in question.prompts)
+        cache, shared = scheduler.cache, question.shared or (0,) * len(question.prompts)
+        cached = tuple(
+            cache.probe(ids, cache.route(question.namespace, n))
+            for ids, n in zip(question.prompts, shared, strict=True)
+        )
         return ProbeAnswer(cached, scheduler.prefill_rate.tokens_per_second)
     if isinstance(question, HoldQuestion):
         held = scheduler.claims.hold(question.rid, question.boundaries)
@@ -50,16 +54,18 @@ def _fork(claims: Claims, question: ForkQuestion) -> SessionAnswer:
 
 def _tree(scheduler: Scheduler, question: TreeQuestion) -> TreeAnswer:
     cache = scheduler.cache
-    line: deque[tuple[Node, int | None, bytes]] = deque(
-        (node, None, root.namespace)
-        for root in cache.roots()
-        if question.namespace in (None, root.namespace)
-        for node in root.children
-    )
+    line: deque[tuple[Node, int | None, bytes]] = deque((node, None, b"") for node in cache.root.children)
     cache.leases.expire(scheduler.clock())
     nodes: list[TreeNode] = []
     while line and len(nodes) < question.max_nodes:
         node, parent, namespace = line.popleft()
+        namespace = namespace_of(node.whose) if node.whose else namespace
+        if question.namespace is not None:
+            if node.is_shared:
+                line.extend((child, None, b"") for child in node.children)
+                continue
+            if namespace != question.namespace:
+                continue
         line.extend((child, len(nodes), namespace) for child in node.children)
         nodes.append(_told(node, parent, namespace, cache.leases.now))
     return TreeAnswer(tuple(nodes), cache.num_nodes, cache.page_size)

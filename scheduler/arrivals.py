@@ -16,6 +16,7 @@ class Arrivals:
     def __init__(
         self,
         max_model_len: int,
+        page_size: int,
         constraints: Constraints | None,
         counters: Counters,
         waiting: WaitingRequests,
@@ -29,6 +30,7 @@ class Arrivals:
         self.on_compiled: Callable[[], None] = lambda: None
         """Called from any thread when `has_work` may have become true by itself."""
         self._max_model_len = max_model_len
+        self._page_size = page_size
         self._counters = counters
         self._compiling = CompilingRequests(constraints, lambda: self.on_compiled())
         self._refused: list[TokenOutput] = []
@@ -40,7 +42,7 @@ class Arrivals:
         """
         if message.rid in self.limits:
             raise ValueError(f"a request {message.rid!r} is running already")
-        request = Request.from_message(message)
+        request = Request.from_message(message, self._page_size)
         error = request.why_impossible(self._max_model_len)
         if error is not None:
             self._refuse(request, error)

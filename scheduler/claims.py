@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 from deeproot.engine.eviction import EvictionClass, abandon, class_of, rank_of
 from deeproot.engine.leases import Lease
 from deeproot.engine.radix import RadixCache
-from deeproot.engine.radix_node import TOKEN_BYTES, Node, lineage
+from deeproot.engine.radix_node import TOKEN_BYTES, Node, lineage, shared_end
 from deeproot.scheduler.messages import Boundary
 from deeproot.scheduler.request import Request
 
@@ -40,11 +40,13 @@ class Tail:
 class Claims:
     """Leases and tails of requests with hints. For the engine's thread."""
 
-    def __init__(self, cache: RadixCache, clock: Callable[[], float]) -> None:
+    def __init__(self, cache: RadixCache, clock: Callable[[], float], *, heeded: bool = True) -> None:
+        """Without `heeded` nothing is leased and no session remembered: least recently used alone."""
+        self._heeded = heeded
         self._cache = cache
         self._clock = clock
         self.hits = dict.fromkeys(EvictionClass, 0)
-        """Tokens in whole pages under a lease that requests found cached, by class."""
+        """Tokens in whole pages that are shared or under a lease and that requests found cached, by class."""
         self._recent: OrderedDict[str, Tail] = OrderedDict()
         self._early: OrderedDict[str, Sequence[Boundary]] = OrderedDict()
         self._sessions: OrderedDict[tuple[bytes, bytes], Tail] = OrderedDict()
@@ -57,9 +59,9 @@ class Claims:
     def started(self, request: Request) -> None:
         """A request is running from now on, its cached prefix locked: a use, and its session's newest word."""
         assert request.node is not None
+        if not request.high_water and (request.route.shared or len(self._cache.leases)):
+            self._count_hits(request.node)
         if len(self._cache.leases):
-            if not request.high_water:
-                self._count_hits(request.node)
             self._cache.leases.refresh(request.node)
         if request.hints is not None and request.hints.session:
             tail = self._sessions.get((request.namespace, request.hints.session))
@@ -68,6 +70,8 @@ class Claims:
 
     def ended(self, request: Request) -> None:
         """A request with hints has ended, its tokens are in the tree and still locked."""
+        if not self._heeded:
+            return
         hints, node = request.hints, request.node
         assert hints is not None
         assert node is not None
@@ -94,6 +98,8 @@ class Claims:
         boundaries: their ends in order. Returns how many leases run; 0 also if the request is not known: one whose last
         step is still in flight is held when that has landed.
         """
+        if not self._heeded:
+            return 0
         tail = self._recent.get(rid)
         if tail is None:
             _put(self._early, rid, boundaries)
@@ -107,7 +113,8 @@ class Claims:
             leases.release(lease)
         tail.leases.clear()
         width = self._cache.page_size * TOKEN_BYTES
-        end, start, placed = min(tail.end, node.end), 0, 0
+        # What is shared needs no lease, and no tenant can give it one.
+        end, start, placed = min(tail.end, node.end), shared_end(node), 0
         for boundary in boundaries:
             stop = min(boundary.end * TOKEN_BYTES, end) // width * width
             if stop <= start:
@@ -166,7 +173,7 @@ class Claims:
 
     def _count_hits(self, node: Node) -> None:
         for step in lineage(node):
-            if step.leases:
+            if step.rank > 0:
                 self.hits[class_of(step.rank)] += len(step.key) // TOKEN_BYTES
 
     def _supersede(self, tail: Tail, kept: Node) -> None:

@@ -40,6 +40,8 @@ class SpeculationConfig:
 
 Policy = Literal["fcfs", "lpm", "hrrn"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+EvictionPolicy = Literal["hints", "lru"]
+EVICTION_POLICIES: tuple[EvictionPolicy, ...] = get_args(EvictionPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class SchedulerConfig:
     """Tokens of output for which each running request has room when another one starts, unless it ends before."""
     max_itl_s: float | None = None
     """How long a step may take while requests decode: prompts are computed in smaller chunks then. None: as long as it takes."""
+    eviction: EvictionPolicy = "hints"
+    """hints: cached pages go by class, with leases and what sessions leave; lru: least recently used alone."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -75,6 +79,8 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        if self.eviction not in EVICTION_POLICIES:
+            raise ValueError(f"eviction must be one of {', '.join(EVICTION_POLICIES)}, got {self.eviction!r}")
         if not self.patience >= 0:
             raise ValueError(f"patience must be at least 0, got {self.patience}")
         if self.reserved_output < 1:

@@ -53,7 +53,7 @@ class Holdings:
         ids = table.tokens[request.row, :num_tokens].tobytes()
         pages = table.page_table[request.row, : -(-num_tokens // size)]
         given = pages.copy()
-        result = self._cache.insert(ids, given, request.node, request.namespace)
+        result = self._cache.insert(ids, given, request.node, request.route)
         # Pages that the tree had already: use its copies and give ours back.
         duplicates = given[request.num_borrowed : len(given) - result.num_owned]
         pages[: len(result.pages)] = result.pages

@@ -1,5 +1,6 @@
 """What is done with rows of logits beside sampling: edits at each of a draft's tokens, logarithms of prompts."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,8 +20,8 @@ def edits_of(
     """
     parts: list[LogitEdits] = []
     places: list[int] = []
-    starts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
-    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+    bounds = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
+    for start, end in itertools.pairwise(bounds):
         row = int(rows[start])
         if row in edits:
             draft = tokens[row, positions[start] : positions[end - 1]].tolist()

@@ -31,10 +31,12 @@ def take_stats(scheduler: Scheduler) -> EngineStats:
         num_leaf_pages=order.num_pages(EvictionClass.LEAF),
         num_trunk_pages=order.num_pages(EvictionClass.TRUNK),
         num_root_pages=order.num_pages(EvictionClass.ROOT),
+        num_shared_pages=order.num_pages(EvictionClass.SHARED),
         num_leases=len(scheduler.cache.leases),
         leaf_hits=scheduler.claims.hits[EvictionClass.LEAF],
         trunk_hits=scheduler.claims.hits[EvictionClass.TRUNK],
         root_hits=scheduler.claims.hits[EvictionClass.ROOT],
+        shared_hits=scheduler.claims.hits[EvictionClass.SHARED],
         page_size=scheduler.pool.page_size,
         counters=replace(scheduler.counters),
     )

@@ -74,7 +74,9 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add"):
     """int32, native byte order, at least one token."""
     sampling: SamplingParams
     namespace: bytes = b""
-    """Requests of different namespaces share no cached prefix."""
+    """Requests of different namespaces share no cached prefix but declared segments."""
+    shared: int = 0
+    """How many of its first tokens are a segment that was declared to be shared by all namespaces."""
     tenant: bytes = b""
     """Whose request it is, whatever its namespace."""
     priority: int = 0

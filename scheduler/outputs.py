@@ -97,7 +97,7 @@ def token_outputs(table: RunningTable, appended: Appended, landed: Landed) -> li
     """One output for each appended token, in order."""
     kept = appended.kept
     if kept is None:
-        token_ids, rids = landed.token_ids, table.settings_of(appended.rows).rids
+        token_ids, rids = landed.token_ids, table.sampling.settings_of(appended.rows).rids
     else:
         token_ids = landed.token_ids[kept]
         rids = [table.request(row).rid for row in appended.rows.tolist()]
@@ -107,7 +107,7 @@ def token_outputs(table: RunningTable, appended: Appended, landed: Landed) -> li
         for entry, at in enumerate(landed.logprobs_at.tolist()):
             place = -1 if at < 0 else int(places[at])
             if place >= 0:
-                num_top = int(table.num_logprobs[appended.rows[place]])
+                num_top = int(table.sampling.num_logprobs[appended.rows[place]])
                 logprobs = _entry(landed.logprobs, entry, num_top)
                 outputs[place] = msgspec.structs.replace(outputs[place], logprobs=logprobs)
     return outputs

@@ -13,7 +13,9 @@ class ProbeQuestion(msgspec.Struct, frozen=True, tag="probe"):
     prompts: tuple[bytes, ...]
     """int32 bytes each."""
     namespace: bytes = b""
-    """Only this one's sequences are looked at."""
+    """Only this one's sequences are looked at, and declared segments."""
+    shared: tuple[int, ...] = ()
+    """Of each prompt, how many of its first tokens are a declared segment; none of any if nothing is said."""
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, tag="probe"):
@@ -29,13 +31,14 @@ class TreeQuestion(msgspec.Struct, frozen=True, tag="tree"):
     max_nodes: int = 512
     """Nodes to tell of, at most; those nearest to the roots first."""
     namespace: bytes | None = None
-    """None: of all."""
+    """None: of all. Else without what is shared, of which others could be told something."""
 
 
 class TreeNode(msgspec.Struct, frozen=True):
     parent: int | None
-    """Place of its parent in the answer; None for the first node of a sequence."""
+    """Place of its parent in the answer; None for the first node of a sequence, as far as it is told."""
     namespace: bytes
+    """Empty also of what is shared."""
     start: int
     """Tokens before it, from the start of the sequence."""
     num_tokens: int

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from deeproot.engine.batch import Int32Array
-from deeproot.engine.radix_node import TOKEN_BYTES, Node
+from deeproot.engine.radix_node import TOKEN_BYTES, Node, Route, mark_of
 from deeproot.scheduler.constraints import Constraint
 from deeproot.scheduler.messages import (
     AddRequest,
@@ -16,6 +16,8 @@ from deeproot.scheduler.messages import (
     TokenOutput,
     Usage,
 )
+
+_UNNAMED = Route(mark_of(b""))
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +51,8 @@ class Request:
     num_evicted: int = 0
     """Prompt tokens that followed the cached ones and had been evicted, at the first admission."""
     namespace: bytes = b""
+    route: Route = _UNNAMED
+    """Which cached sequences it may meet."""
     num_seen: int = 0
     """See `AddRequest.seen`."""
     priority: int = 0
@@ -72,7 +76,9 @@ class Request:
     """Number of tokens of `waits_for` after which it is worth while to match again."""
 
     @classmethod
-    def from_message(cls, message: AddRequest) -> "Request":
+    def from_message(cls, message: AddRequest, page_size: int) -> "Request":
+        """page_size: in tokens; of what is shared only whole pages are."""
+        shared = min(message.shared, len(message.token_ids) // TOKEN_BYTES) // page_size * page_size
         return cls(
             message.rid,
             message.token_ids,
@@ -80,6 +86,7 @@ class Request:
             message.sampling,
             step_by_step=message.sampling.grammar is not None,
             namespace=message.namespace,
+            route=Route(mark_of(message.namespace), shared * TOKEN_BYTES),
             num_seen=message.seen,
             priority=message.priority,
             tenant=message.tenant,

@@ -83,9 +83,9 @@ class Scheduler:
         self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
         self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
         self.arrivals = Arrivals(
-            config.max_model_len, constraints, self.counters, self.waiting, self._enqueue
+            config.max_model_len, pool.page_size, constraints, self.counters, self.waiting, self._enqueue
         )
-        self.claims = Claims(cache, lambda: self.clock())
+        self.claims = Claims(cache, lambda: self.clock(), heeded=config.eviction == "hints")
         self._constraints = constraints
         self.flights: deque[Flight] = deque()
         """Launched steps, oldest first."""
@@ -148,7 +148,7 @@ class Scheduler:
                 # Whoever is preempted must not be in flight; and what is may bring pages back.
                 return None
             rows, extend, missing = self._preempt_until_it_fits()
-        elif self.waiting and self._admit(self._budget(int((extend == 1).sum())) - int(extend.sum())):
+        elif self.waiting and self._admit(self._budget(rows, extend) - int(extend.sum())):
             rows, extend, missing = self._next_extends()
         if not len(rows):
             return None
@@ -206,14 +206,17 @@ class Scheduler:
         unsound = landed.unsound()
         if len(step.batch.input_ids) > len(step.rows):
             # What requests have computed that is no number must not be found by others.
-            sound = ~np.isin(landed.rows, [*landed.sampling_rows[unsound], *landed.unsound_chunks])
-            for row in landed.rows[(landed.certain > 1) & sound].tolist():
-                self._holdings.insert(table.request(row), whole_pages_only=True)
+            in_doubt = {*landed.sampling_rows[unsound].tolist(), *landed.unsound_chunks.tolist()}
+            for row in landed.rows[landed.certain > 1].tolist():
+                if row not in in_doubt:
+                    self._holdings.insert(table.request(row), whole_pages_only=True)
         outputs = prompt_outputs(table, landed)
         appended = self._speculation.append(landed, self.counters)
         new = token_outputs(table, appended, landed)
         self.counters.output += len(new)
-        errors = errors_of(table.constraints, landed.sampling_rows) if table.constraints else {}
+        errors = (
+            errors_of(table.sampling.constraints, landed.sampling_rows) if table.sampling.constraints else {}
+        )
         errors |= dict.fromkeys(unsound, _NO_NUMBERS)
         for i in sorted({*(appended.stopped | appended.full).nonzero()[0].tolist(), *errors}):
             last = int(appended.last[i])
@@ -223,8 +226,8 @@ class Scheduler:
                 new[last] = self.endings.end(request, "error", output, keep=i not in unsound)
             else:
                 new[last] = self.endings.end(request, "stop" if appended.stopped[i] else "length", new[last])
-        if self._constraints is not None and table.constraints:
-            self._constraints.follow(table.constraints, appended.rows, new)
+        if self._constraints is not None and table.sampling.constraints:
+            self._constraints.follow(table.sampling.constraints, appended.rows, new)
         return outputs + new + [self.endings.fail(row, _NO_NUMBERS) for row in landed.unsound_chunks.tolist()]
 
     def _next_extends(self) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -235,7 +238,7 @@ class Scheduler:
         extend = table.num_expected[rows] - computed
         total = int(np.add.reduce(extend))
         if total > len(rows):  # prompts
-            budget = self._budget(int((extend == 1).sum()))
+            budget = self._budget(rows, extend)
             if total > budget:
                 order = np.argsort(extend > 1, kind="stable")
                 rows, computed, wanted = rows[order], computed[order], extend[order]
@@ -244,10 +247,14 @@ class Scheduler:
                 rows, computed, extend = rows[gets], computed[gets], extend[gets]
         return rows, extend, table.missing_pages(rows, computed + extend)
 
-    def _budget(self, num_writing: int) -> int:
-        """Tokens of a step in which so many requests go on with one token."""
+    def _budget(self, rows: Int64Array, extend: Int64Array) -> int:
+        """Tokens of a step in which these rows go on with so many tokens, or fewer."""
         most = self.config.max_num_batched_tokens
-        return most if not num_writing else num_writing + self.pace.most(most - num_writing)
+        num_writing = int((extend == 1).sum())
+        if not num_writing:
+            return most
+        prompts = self.table.num_scheduled[rows[extend > 1]]
+        return num_writing + self.pace.most(most - num_writing, int(prompts.max(initial=0)))
 
     def _preempt_until_it_fits(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Preempt requests until the others' next step finds its pages."""

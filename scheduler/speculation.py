@@ -46,7 +46,7 @@ class Speculation:
         self._pause[row] = _FIRST_PAUSE
         self._paused_until[row] = 0
         # Guesses go by the last token, so it must be known.
-        self._table.step_by_step[row] |= self._table.speculates[row]
+        self._table.step_by_step[row] |= self._table.sampling.speculates[row]
 
     def draft(self, rows: Int64Array, extend: Int64Array, budget: int, pages: int) -> Int64Array | None:
         """Write drafts behind the tokens of `rows`, which compute `extend` tokens; how many for each, or None for none.
@@ -63,7 +63,7 @@ class Speculation:
         num_tokens = table.num_tokens[rows]
         room = np.minimum(table.limit[rows] - num_tokens - 1, self._config.num_speculative_tokens)
         # A row that decodes has computed all but its last token.
-        able = table.speculates[rows] & (num_tokens - table.num_computed[rows] == 1) & (room > 0)
+        able = table.sampling.speculates[rows] & (num_tokens - table.num_computed[rows] == 1) & (room > 0)
         able &= num_tokens >= self._paused_until[rows]
         if not able.any():
             return None

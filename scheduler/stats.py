@@ -47,11 +47,15 @@ class EngineStats:
     num_leaf_pages: int
     num_trunk_pages: int
     num_root_pages: int
-    """Cached pages under a lease, by its class; all others are plain."""
+    """Cached pages under a lease, by its class."""
+    num_shared_pages: int
+    """Cached pages of declared segments. All other cached pages are plain."""
     num_leases: int
     leaf_hits: int
     trunk_hits: int
     root_hits: int
     """Of the counters' `cached`, tokens in pages that were under a lease, by its class."""
+    shared_hits: int
+    """The same of declared segments."""
     page_size: int
     counters: Counters

@@ -1,8 +1,5 @@
 """The running requests in arrays, so that a step's bookkeeping costs per step and not per request."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,33 +9,13 @@ from deeproot.engine.batch import (
     Int32Array,
     Int64Array,
     PromptLogprobsBatch,
-    SamplingBatch,
 )
 from deeproot.scheduler.config import SchedulerConfig
-from deeproot.scheduler.constraints import Constraint, mask_of
 from deeproot.scheduler.flight import Appended, Step
-from deeproot.scheduler.logit_rows import count_up, edits_of, prompt_rows
+from deeproot.scheduler.logit_rows import count_up, prompt_rows
 from deeproot.scheduler.request import Request
-from deeproot.scheduler.row_edits import RowEdits, has_edits, needs_last_token
-
-_NO_TOKEN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What never changes while its requests run, gathered for `rows`: known by that very array."""
-
-    rows: Int64Array
-    temperature: NDArray[np.float32]
-    top_k: Int32Array
-    top_p: NDArray[np.float32]
-    min_p: NDArray[np.float32]
-    seeds: NDArray[np.uint64]
-    num_logprobs: Int32Array | None
-    """None: nobody wants any."""
-    stop_ids: Int32Array
-    limit: Int64Array
-    rids: list[str]
+from deeproot.scheduler.row_edits import needs_last_token
+from deeproot.scheduler.table_sampling import NO_TOKEN, SamplingRows
 
 
 class RunningTable:
@@ -66,24 +43,11 @@ class RunningTable:
         self.step_by_step: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
         self.num_pages: Int64Array = np.zeros(n, dtype=np.int64)
         self.limit: Int64Array = np.zeros(n, dtype=np.int64)
-        self.stop_ids: Int32Array = np.full((n, 4), _NO_TOKEN, dtype=np.int32)
-        self.temperature: NDArray[np.float32] = np.zeros(n, dtype=np.float32)
-        self.top_k: Int32Array = np.zeros(n, dtype=np.int32)
-        self.top_p: NDArray[np.float32] = np.ones(n, dtype=np.float32)
-        self.min_p: NDArray[np.float32] = np.zeros(n, dtype=np.float32)
-        self.seeds: NDArray[np.uint64] = np.zeros(n, dtype=np.uint64)
-        self.speculates: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
-        """Rows for which tokens may be guessed ahead."""
-        self.num_logprobs: Int32Array = np.full(n, -1, dtype=np.int32)
-        self.edits: dict[int, RowEdits] = {}
-        """Of the rows that have any."""
-        self.constraints: dict[int, Constraint] = {}
-        """Of the rows whose output is held to a grammar."""
-        self._gathered: Settings | None = None
-        """Settings of the rows that were asked for last: mostly those of the next step, too."""
-        self.scored: set[int] = set()
-        """Rows that want the logarithms of their prompt's probabilities."""
+        self.sampling = SamplingRows(n)
         self._unused = list(range(n - 1, -1, -1))
+        # Counts from 0, of which steps take the first: nobody may change them.
+        self._indices: Int64Array = np.arange(n)
+        self._offsets: Int32Array = np.arange(n + 1, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -95,31 +59,17 @@ class RunningTable:
     def add(self, request: Request, pages: Int32Array, num_computed: int, limit: int) -> None:
         """Start a request whose first `num_computed` tokens lie in `pages`; it ends at `limit` tokens."""
         row = self._unused.pop()
-        ids, sampling = request.ids(), request.sampling
+        ids = request.ids()
         self.requests[row] = request
         request.row = row
         self.tokens[row, : len(ids)] = ids
         self.page_table[row, : len(pages)] = pages
         self.num_tokens[row] = self.num_expected[row] = len(ids)
         self.num_computed[row] = self.num_scheduled[row] = num_computed
-        self.step_by_step[row] = request.step_by_step or needs_last_token(sampling)
+        self.step_by_step[row] = request.step_by_step or needs_last_token(request.sampling)
         self.num_pages[row] = len(pages)
         self.limit[row] = limit
-        self.temperature[row] = sampling.temperature
-        self.top_k[row] = sampling.top_k
-        self.top_p[row] = sampling.top_p
-        self.min_p[row] = sampling.min_p
-        self.seeds[row] = sampling.seed
-        # A draft's later places would need masks of their own.
-        self.speculates[row] = sampling.speculate and request.constraint is None
-        self.num_logprobs[row] = -1 if sampling.logprobs is None else sampling.logprobs
-        if has_edits(sampling):
-            self.edits[row] = RowEdits(sampling, ids, request.num_prompt)
-        if request.constraint is not None:
-            self.constraints[row] = request.constraint
-        if sampling.prompt_logprobs is not None:
-            self.scored.add(row)
-        self._set_stop_ids(row, sampling.stop_token_ids)
+        self.sampling.add(request, ids, limit)
         self.rows = np.append(self.rows, row)
 
     def retire(self, request: Request) -> None:
@@ -130,10 +80,7 @@ class RunningTable:
         """Free the row of a retired request."""
         row = request.row
         self.requests[row] = None
-        self.num_logprobs[row] = -1
-        self.edits.pop(row, None)
-        self.constraints.pop(row, None)
-        self.scored.discard(row)
+        self.sampling.remove(row)
         request.row = -1
         self._unused.append(row)
 
@@ -166,7 +113,7 @@ class RunningTable:
     def give_pages(self, rows: Int64Array, counts: Int64Array, pages: Int32Array) -> None:
         """Append `counts[i]` of `pages` to the pages of `rows[i]`."""
         at = 0
-        for i in np.flatnonzero(counts).tolist():
+        for i in counts.nonzero()[0].tolist():
             row, n = rows[i], int(counts[i])
             first = self.num_pages[row]
             self.page_table[row, first : first + n] = pages[at : at + n]
@@ -185,7 +132,7 @@ class RunningTable:
         after = before + extend
         n = len(rows)
         if np.add.reduce(extend) == n:  # one token each: spare the ragged expansion
-            cu_seqlens, last_tokens = np.arange(n + 1, dtype=np.int32), np.arange(n)
+            cu_seqlens, last_tokens = self._offsets[: n + 1], self._indices[:n]
             row_of_token, positions = rows, before
         else:
             cu_seqlens = np.zeros(n + 1, dtype=np.int32)
@@ -206,13 +153,15 @@ class RunningTable:
             sampling_rows, last_tokens = rows[samples], last_tokens[samples]
         if num_drafted is None:
             logits_indices = last_tokens
-            sampling = self._sampling_batch(sampling_rows, self.num_expected[sampling_rows])
+            sampling = self.sampling.batch(sampling_rows, self.num_expected[sampling_rows], self.tokens)
         else:
             behind = num_drafted[samples]
             ahead = count_up(behind + 1)
             logits_indices = np.repeat(last_tokens - behind, behind + 1) + ahead
             row_of_logits = np.repeat(sampling_rows, behind + 1)
-            sampling = self._sampling_batch(row_of_logits, self.num_expected[row_of_logits] + ahead)
+            sampling = self.sampling.batch(
+                row_of_logits, self.num_expected[row_of_logits] + ahead, self.tokens
+            )
         batch = ForwardBatch(
             input_ids=input_ids,
             positions=positions,
@@ -222,7 +171,7 @@ class RunningTable:
             seq_lens=after.astype(np.int32),
             logits_indices=logits_indices,
             sampling=sampling,
-            prompt_logprobs=self._prompt_rows(row_of_token, positions) if self.scored else None,
+            prompt_logprobs=self._prompt_rows(row_of_token, positions) if self.sampling.scored else None,
             fed=fed,
         )
         return batch, sampling_rows
@@ -243,11 +192,11 @@ class RunningTable:
         lengths = self.num_tokens[rows]
         self.tokens[rows, lengths] = token_ids
         self.num_tokens[rows] = lengths + 1
-        if self.edits:
-            self._push_edits(rows.tolist(), token_ids.tolist())
-        settings = self.settings_of(rows)
+        if self.sampling.edits:
+            self.sampling.push_edits(rows.tolist(), token_ids.tolist())
+        settings = self.sampling.settings_of(rows)
         stopped = np.logical_or.reduce(settings.stop_ids == token_ids[:, None], axis=1)
-        return Appended(rows, np.arange(len(rows)), stopped, lengths + 1 >= settings.limit)
+        return Appended(rows, self._indices[: len(rows)], stopped, lengths + 1 >= settings.limit)
 
     def append_verified(
         self, rows: Int64Array, num_drafted: Int64Array, token_ids: Int32Array
@@ -261,14 +210,14 @@ class RunningTable:
         sizes = num_drafted + 1
         at, ahead = np.repeat(np.arange(len(rows)), sizes), count_up(sizes)
         columns = np.arange(int(sizes.max()))
-        sampled = np.full((len(rows), len(columns)), _NO_TOKEN, dtype=np.int32)
+        sampled = np.full((len(rows), len(columns)), NO_TOKEN, dtype=np.int32)
         sampled[at, ahead] = token_ids
         first = self.num_tokens[rows]
         places = np.minimum(first[:, None] + columns, self.tokens.shape[1] - 1)
         agrees = (sampled == self.tokens[rows[:, None], places]) & (columns < num_drafted[:, None])
         num_accepted = np.logical_and.accumulate(agrees, axis=1).sum(axis=1)
         num_new = num_accepted + 1
-        stops = (sampled[:, :, None] == self.stop_ids[rows][:, None, :]).any(axis=2)
+        stops = (sampled[:, :, None] == self.sampling.stop_ids[rows][:, None, :]).any(axis=2)
         stops &= columns < num_new[:, None]
         stopped = stops.any(axis=1)
         num_new = np.where(stopped, stops.argmax(axis=1) + 1, num_new)
@@ -279,58 +228,11 @@ class RunningTable:
         # The draft's tokens that were sampled; the one after them is booked as any other.
         for counter in (self.num_computed, self.num_scheduled, self.num_expected):
             counter[rows] += num_new - 1
-        if self.edits:
-            self._push_edits(row_of_kept.tolist(), token_ids[kept].tolist())
+        if self.sampling.edits:
+            self.sampling.push_edits(row_of_kept.tolist(), token_ids[kept].tolist())
         full = self.num_tokens[rows] >= self.limit[rows]
         return Appended(row_of_kept, num_new.cumsum() - 1, stopped, full, kept), num_accepted
 
-    def _push_edits(self, rows: Sequence[int], token_ids: Sequence[int]) -> None:
-        for row, token_id in zip(rows, token_ids, strict=True):
-            if row in self.edits:
-                self.edits[row].push(token_id)
-
-    def _sampling_batch(self, rows: Int64Array, positions: Int64Array) -> SamplingBatch:
-        """Settings of logits rows: `rows[i]` takes its token for position `positions[i]`; rows may repeat, in order."""
-        settings = self.settings_of(rows)
-        return SamplingBatch(
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            min_p=settings.min_p,
-            seeds=settings.seeds,
-            positions=positions,
-            edits=edits_of(self.edits, self.tokens, rows, positions) if self.edits else None,
-            mask=mask_of(self.constraints, rows) if self.constraints else None,
-            num_logprobs=settings.num_logprobs,
-        )
-
-    def settings_of(self, rows: Int64Array) -> Settings:
-        """Nobody may change what is in it, nor `rows`."""
-        found = self._gathered
-        if found is None or found.rows is not rows:
-            num_logprobs = self.num_logprobs[rows]
-            found = self._gathered = Settings(
-                rows,
-                self.temperature[rows],
-                self.top_k[rows],
-                self.top_p[rows],
-                self.min_p[rows],
-                self.seeds[rows],
-                num_logprobs if num_logprobs.max(initial=-1) >= 0 else None,
-                self.stop_ids[rows],
-                self.limit[rows],
-                [self.request(row).rid for row in rows.tolist()],
-            )
-        return found
-
     def _prompt_rows(self, rows: Int64Array, positions: Int64Array) -> PromptLogprobsBatch | None:
-        wanting = [self.request(row) for row in self.scored & set(rows.tolist())]
+        wanting = [self.request(row) for row in self.sampling.scored & set(rows.tolist())]
         return prompt_rows(wanting, self.tokens, rows, positions)
-
-    def _set_stop_ids(self, row: int, stop_ids: Sequence[int]) -> None:
-        width = self.stop_ids.shape[1]
-        if len(stop_ids) > width:
-            padding = ((0, 0), (0, len(stop_ids) - width))
-            self.stop_ids = np.pad(self.stop_ids, padding, constant_values=_NO_TOKEN)
-        self.stop_ids[row] = _NO_TOKEN
-        self.stop_ids[row, : len(stop_ids)] = stop_ids

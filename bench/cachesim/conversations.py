@@ -15,8 +15,9 @@ from deeproot.runtime.context.openai_messages import (
 )
 from deeproot.runtime.context.prefix_cost import common_prefix
 from deeproot.runtime.context.request_log import LoggedRequest
+from deeproot.runtime.context.spans import ChatMessage, Part
 from deeproot.runtime.context.swe_agent import import_trajectory
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part
+from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
 from deeproot.runtime.context.tokenizer import Tokenizer
 

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from deeproot.bench.cachesim import injection
 from deeproot.bench.cachesim.examples import Example, compute_examples
@@ -27,7 +26,7 @@ from deeproot.engine.prefill_floor import DenseModel
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.event_log import EventLogError
 from deeproot.runtime.context.measure.replay import PLAIN_TEMPLATE, RoughTokenizer
-from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.template import ChatTemplate, read_template
 from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.engine_setup import load_engine
@@ -119,16 +118,15 @@ def _row(
 
 def _language(args: argparse.Namespace) -> tuple[Rig | None, SegmentTokenizer, ChatTemplate]:
     """An engine if one is asked for, tokens and template. Raises ValueError or OSError."""
-    source = PLAIN_TEMPLATE
-    if args.chat_template is not None:
-        source = Path(args.chat_template).read_text(encoding="utf-8")
+    given = args.chat_template
+    template = ChatTemplate(PLAIN_TEMPLATE) if given is None else read_template(given)
     if args.model is not None:
         if args.tokenizer is not None:
             raise ValueError("--tokenizer: --model has its own; give one of the two")
         engine = load_engine(EngineOptions(model=args.model))
-        return Rig(engine), SegmentTokenizer(engine.speech.assets.tokenizer), ChatTemplate(source)
+        return Rig(engine), SegmentTokenizer(engine.speech.assets.tokenizer), template
     tokenizer = RoughTokenizer() if args.tokenizer is None else TokenizersAdapter.from_file(args.tokenizer)
-    return None, SegmentTokenizer(tokenizer), ChatTemplate(source)
+    return None, SegmentTokenizer(tokenizer), template
 
 
 def runs_of(args: argparse.Namespace) -> list[Run]:

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from deeproot.bench.cachesim.conversations import Renderer
 from deeproot.bench.cachesim.prices import PRICES, read_prices
@@ -14,7 +13,7 @@ from deeproot.bench.report.environment import environment, settings_of
 from deeproot.bench.report.output import check_output, show
 from deeproot.bench.report.result import Column, How, Result, Table
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.template import read_template
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 
 DONE, FAILED = 0, 2
@@ -64,7 +63,7 @@ def renderer_of(args: argparse.Namespace) -> Renderer:
     tokenizer = None if args.tokenizer is None else TokenizersAdapter.from_file(args.tokenizer)
     template = None
     if args.chat_template is not None:
-        template = ChatTemplate(Path(args.chat_template).read_text(encoding="utf-8"))
+        template = read_template(args.chat_template)
     return Renderer(tokenizer, template)
 
 

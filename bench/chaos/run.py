@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -97,13 +98,17 @@ class Chaos:
             except (httpx.TransportError, TimeoutError, OSError) as error:
                 # The server's own process is never killed here, so every connection must end in order.
                 outcome = "broken"
-                self.report.wrong.append(f"{name}: {type(error).__name__}: {error}")
+                self._wrong(f"{name}: {type(error).__name__}: {error}")
             except Wrong as error:
                 outcome = "wrong"
-                self.report.wrong.append(f"{name}: {error}")
+                self._wrong(f"{name}: {error}")
             self._outcomes.setdefault(name, Counter())[outcome] += 1
             if outcome == "error":
                 await asyncio.sleep(rng.uniform(0, 0.3))  # as those do who read Retry-After, if not as long
+
+    def _wrong(self, what: str) -> None:
+        """With its time, so that it can be found in the server's log."""
+        self.report.wrong.append(f"{datetime.now().astimezone().isoformat(timespec='milliseconds')} {what}")
 
     async def _killer(self, http: httpx.AsyncClient) -> None:
         """Now and then a sound engine dies, or stands still for a moment, or a template process dies."""
@@ -174,9 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report", type=Path, help="write the report there, as JSON")
+    parser.add_argument("--log", type=Path, help="keep there what the server writes")
     parser.add_argument("flags", nargs="+", metavar="-- FLAG", help="of the server")
     args = parser.parse_args(arguments)
-    with running([*_FLAGS, *args.flags]) as server:
+    with running([*_FLAGS, *args.flags], log=args.log) as server:
         known = learn(server, args.seed)
         chaos = Chaos(server, known, 60 * args.minutes, args.clients, args.seed)
         asyncio.run(chaos.run())

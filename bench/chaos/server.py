@@ -13,17 +13,27 @@ from pathlib import Path
 
 import httpx
 
+from deeproot.runtime.process_transport import ENGINE_MODULE
+
+SERVE = (str(Path(sys.executable).with_name("deeproot")), "serve")
 _START_S = 300.0
 
 
 class Server:
-    """A running `deeproot serve`."""
+    """A running `deeproot serve`, or another program that serves as it does."""
 
-    def __init__(self, flags: Sequence[str], log: Path) -> None:
-        """log: gets what the server writes."""
+    def __init__(
+        self,
+        flags: Sequence[str],
+        log: Path,
+        program: Sequence[str] = SERVE,
+        engine_module: str = ENGINE_MODULE,
+    ) -> None:
+        """log: gets what the server writes. engine_module: what its engine's process runs."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = (str(Path(sys.executable).with_name("deeproot")), "serve", "--port", str(self.port), *flags)
+        self._engine_module = engine_module
+        command = (*program, "--port", str(self.port), *flags)
         with log.open("wb") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out)
         self._log = log
@@ -47,10 +57,10 @@ class Server:
         return self._process.poll() is None
 
     def engines(self) -> list[int]:
-        return self._children("deeproot.runtime.engine_process")
+        return self._children(self._engine_module)
 
     def template_processes(self) -> list[int]:
-        return self._children("deeproot.runtime.chat.template_worker")
+        return self._children("deeproot.runtime.template_worker")
 
     def metrics(self) -> dict[str, float]:
         """Of /metrics, by name and labels."""
@@ -81,10 +91,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(flags: Sequence[str]) -> Iterator[Server]:
-    """A server that is ready, and ended afterwards."""
+def running(
+    flags: Sequence[str],
+    program: Sequence[str] = SERVE,
+    engine_module: str = ENGINE_MODULE,
+    log: Path | None = None,
+) -> Iterator[Server]:
+    """A server that is ready, and ended afterwards. log: gets what it writes, and stays."""
     with tempfile.TemporaryDirectory(prefix="deeproot-chaos-") as folder:
-        server = Server(flags, Path(folder) / "log")
+        server = Server(flags, log or Path(folder) / "log", program, engine_module)
         try:
             server.wait_ready()
             yield server

@@ -27,6 +27,8 @@ class Ask:
     max_tokens: int
     messages: tuple[Mapping[str, str], ...] = ()
     prompt: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    """Answer with all of `max_tokens`, whatever the model says; known to vLLM, SGLang, llama.cpp and deeproot."""
 
     def body(self, model: str) -> dict[str, Any]:
         """The request, streamed, with usage at its end."""
@@ -34,6 +36,7 @@ class Ask:
         return {
             "model": model,
             **said,
+            **({"ignore_eos": True} if self.ignore_eos else {}),
             "max_tokens": self.max_tokens,
             "temperature": 0,
             "stream": True,

@@ -2,13 +2,14 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from deeproot.bench.live.asks import Ask
+from deeproot.runtime.http_api import Lines
 
 
 @dataclass(slots=True)
@@ -69,8 +70,11 @@ class Server:
                 " is the server up, and does the URL end in /v1?"
             ) from None
 
-    async def ask(self, ask: Ask, origin: float) -> Answer:
-        """Send it and follow its stream. What fails is said in the answer. origin: of `sent_s`, by perf_counter."""
+    async def ask(self, ask: Ask, origin: float, on_piece: Callable[[Answer], None] | None = None) -> Answer:
+        """Send it and follow its stream. What fails is said in the answer.
+
+        origin: of `sent_s`, by perf_counter. on_piece: is shown the answer as it grows.
+        """
         path = "chat/completions" if ask.messages else "completions"
         start = time.perf_counter()
         answer = Answer(ask.session, ask.turn, start - origin)
@@ -80,9 +84,14 @@ class Server:
                     text = (await response.aread()).decode(errors="replace")
                     answer.error = f"status {response.status_code}: {text[:300]}"
                     return answer
-                async for line in response.aiter_lines():
-                    if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                        _take(answer, json.loads(line[5:]), time.perf_counter() - start)
+                lines = Lines()
+                async for part in response.aiter_bytes():
+                    now = time.perf_counter() - start
+                    for line in lines.feed(part):
+                        if line.startswith("data:") and line[5:].strip() != "[DONE]":
+                            _take(answer, json.loads(line[5:]), now)
+                            if on_piece is not None:
+                                on_piece(answer)
         except (httpx.HTTPError, ValueError) as error:
             answer.error = f"{type(error).__name__}: {error}"
         answer.total_s = time.perf_counter() - start

@@ -38,3 +38,10 @@ def write(folder: Path, result: Result) -> None:
     for chart in result.charts:
         plots.write_png(chart, folder / f"{chart.key}.png")
         (folder / f"{chart.key}.svg").write_text(plots.as_svg(chart), encoding="utf-8")
+
+
+def write_page(folder: Path, result: Result) -> None:
+    """`result.json`, and the text as `README.md`: a result that is kept beside the sources."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(encode(result) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(f"# {as_text(result)}\n", encoding="utf-8")

@@ -13,21 +13,26 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from deeproot.bench.simulator.load import Fleet, Flood, recorded
+from deeproot.bench.report.text import text_table
+from deeproot.bench.simulator.load import Fleet, Flood, airline, recorded
 from deeproot.bench.simulator.simulate import Beginnings, Simulation
-from deeproot.bench.simulator.summary import HEAD, row
+from deeproot.bench.simulator.summary import HEADS, rows_of
 from deeproot.scheduler.config import POLICIES, Policy, SchedulerConfig
 
-LOADS = ("agents", "flood", "mooncake")
+LOADS = ("agents", "flood", "airline", "mooncake")
 _MOONCAKE_WINDOW = 131_072
 
 
 def make_load(name: str, seed: int) -> list[Beginnings]:
-    """agents: sessions alone. flood: fewer sessions and as many cold requests. mooncake: the recorded trace, slowed to what one such device can do."""
+    """agents: sessions alone. flood: fewer sessions and as many cold requests. airline: 25 recorded dialogues beside
+    cold requests. mooncake: the recorded trace, slowed to what one such device can do.
+    """
     if name == "agents":
         return [Fleet().sources(seed)]
     if name == "flood":
         return [Fleet(arrival_s=4.0).sources(seed), Flood().sources(seed + 1)]
+    if name == "airline":
+        return [airline(25, arrival_s=0.5, seed=seed), Flood().sources(seed + 1)]
     return [recorded(2000, speed=0.3)]
 
 
@@ -48,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check-every", type=int, default=1, help="steps between checks of all invariants")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    lines = [HEAD]
+    rows: list[list[str]] = []
     with Progress(console=Console(stderr=True)) as bar:
         for policy in args.policies:
             task = bar.add_task(f"{args.load}, {policy}", total=None)
@@ -56,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             started = time.perf_counter()
             simulation.run(make_load(args.load, args.seed), args.requests)
             bar.update(task, total=1, completed=1)
-            lines += row(policy, simulation, time.perf_counter() - started)
-    print("\n".join(lines))
+            rows += rows_of(policy, simulation, time.perf_counter() - started)
+    print(text_table(HEADS, rows))
     return 0
 
 

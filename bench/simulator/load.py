@@ -4,13 +4,16 @@ A source is a generator. It yields when its next request comes and what that is,
 request was answered, so that an agent's next turn follows its last one. All are seeded.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from deeproot.bench.cachesim.call import Call as Prompted
+from deeproot.bench.cachesim.conversations import Renderer
 from deeproot.bench.cachesim.made_runs import Spread
 from deeproot.bench.cachesim.mooncake import calls_of_blocks, conversation
+from deeproot.bench.cachesim.workloads import named_workload
 from deeproot.engine.batch import Int32Array
 
 _VOCABULARY = 150_000
@@ -96,6 +99,24 @@ def recorded(most: int, speed: float) -> Iterator[tuple[float, Source]]:
         time_s = call.time_s / speed
         answer = call.answer if len(call.answer) else np.zeros(1, dtype=np.int32)
         yield time_s, once(Call("recorded", time_s, call.prompt, answer))
+
+
+def airline(sessions: int, arrival_s: float, seed: int) -> Iterator[tuple[float, Source]]:
+    """Recorded dialogues of an agent with tools, which begin `arrival_s` apart in the mean; a call comes two seconds after
+    the one before it was answered."""
+    of_session: dict[str, list[Prompted]] = {}
+    for call in named_workload("airline", Renderer(), seed, sessions):
+        of_session.setdefault(call.session, []).append(call)
+    rng, now = np.random.default_rng(seed), 0.0
+    for calls in of_session.values():
+        yield now, _dialogue(calls, now)
+        now += float(rng.exponential(arrival_s))
+
+
+def _dialogue(calls: Sequence[Prompted], now: float) -> Source:
+    for call in calls:
+        ended = yield Call("airline", now, call.prompt, call.answer, session=call.session)
+        now = ended + 2.0
 
 
 def once(call: Call) -> Source:

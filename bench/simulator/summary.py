@@ -7,55 +7,58 @@ import numpy as np
 
 from deeproot.bench.simulator.simulate import Record, Simulation
 
-HEAD = (
-    "| policy | requests | mean TTFT, s | p50 | p99 | worst | prompt tokens cached | worst overtaking | preemptions |"
-    " p99 gap, ms | worst gap | device busy | checked steps | host s |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+HEADS = (
+    *(
+        "policy",
+        "requests",
+        "mean TTFT, s",
+        "p50",
+        "p99",
+        "worst",
+        "prompt tokens cached",
+        "worst overtaking",
+    ),
+    *("preemptions", "p99 gap, ms", "worst gap", "device busy", "steps", "host s"),
 )
+"""Overtaking: as a share of what is allowed. Steps: all that were taken."""
 
 
-def row(policy: str, simulation: Simulation, host_s: float) -> list[str]:
-    """A line for all requests and, where there are several kinds, one for each."""
+def rows_of(policy: str, simulation: Simulation, host_s: float) -> list[list[str]]:
+    """A row of `HEADS` for all requests and, where there are several kinds, one for each."""
     records = simulation.records
     kinds = sorted({record.kind for record in records})
-    lines = [_line(policy, records, simulation, host_s)]
+    of_all = {
+        "worst overtaking": f"{worst_overtaking(records):.2f}",
+        "preemptions": f"{simulation.scheduler.counters.preemptions:,}",
+        "device busy": f"{simulation.runner.busy_s / simulation.clock.now:.0%}",
+        "steps": f"{simulation.num_steps:,}",
+        "host s": f"{host_s:.0f}",
+    }
+    rows = [{"policy": policy, **_latencies(records), **of_all}]
     if len(kinds) > 1:
-        lines += [
-            _line(f"{policy}: {kind}", [r for r in records if r.kind == kind], simulation, None)
+        rows += [
+            {"policy": f"{policy}: {kind}", **_latencies([r for r in records if r.kind == kind])}
             for kind in kinds
         ]
-    return lines
+    return [[row.get(head, "") for head in HEADS] for row in rows]
 
 
-def _line(name: str, records: Sequence[Record], simulation: Simulation, host_s: float | None) -> str:
+def _latencies(records: Sequence[Record]) -> dict[str, str]:
+    """What can be said of any requests."""
     ttft = np.array([record.first_token - record.came for record in records])
     gaps = np.array([gap for record in records for gap in record.gaps] or [0.0]) * 1000
     prompt = sum(record.num_prompt for record in records)
     cached = 1 - sum(record.num_computed for record in records) / prompt
-    cells = [
-        name,
-        f"{len(records):,}",
-        f"{ttft.mean():.3f}",
-        *(f"{np.percentile(ttft, q):.3f}" for q in (50, 99)),
-        f"{ttft.max():.2f}",
-        f"{cached:.1%}",
-    ]
-    if host_s is None:
-        return (
-            "| "
-            + " | ".join([*cells, "", "", f"{np.percentile(gaps, 99):.0f}", f"{gaps.max():.0f}"])
-            + " | | | |"
-        )
-    cells += [
-        f"{worst_overtaking(records):.2f} of what is allowed",
-        f"{simulation.scheduler.counters.preemptions:,}",
-        f"{np.percentile(gaps, 99):.0f}",
-        f"{gaps.max():.0f}",
-        f"{simulation.runner.busy_s / simulation.clock.now:.0%}",
-        f"{simulation.num_steps:,}",
-        f"{host_s:.0f}",
-    ]
-    return "| " + " | ".join(cells) + " |"
+    return {
+        "requests": f"{len(records):,}",
+        "mean TTFT, s": f"{ttft.mean():.3f}",
+        "p50": f"{np.percentile(ttft, 50):.3f}",
+        "p99": f"{np.percentile(ttft, 99):.3f}",
+        "worst": f"{ttft.max():.2f}",
+        "prompt tokens cached": f"{cached:.1%}",
+        "p99 gap, ms": f"{np.percentile(gaps, 99):.0f}",
+        "worst gap": f"{gaps.max():.0f}",
+    }
 
 
 def overtaken(records: Sequence[Record]) -> list[int]:
@@ -71,9 +74,13 @@ def overtaken(records: Sequence[Record]) -> list[int]:
 
 
 def worst_overtaking(records: Sequence[Record]) -> float:
-    """The largest share of its allowance by which a request was overtaken, the request that crossed the line left out."""
+    """The largest share of its allowance by which a request was overtaken; the request that crosses the line is counted, so
+    it can be a little above 1. Raises RuntimeError for a request that was overtaken by more than that."""
     shares = [0.0]
+    largest = max(record.num_computed for record in records)
     for record, tokens in zip(records, overtaken(records), strict=True):
+        if tokens > record.allowance + largest:
+            raise RuntimeError(f"overtaken by {tokens} tokens where {record.allowance} are allowed")
         if tokens:
             shares.append(tokens / max(1, record.allowance))
     return max(shares)

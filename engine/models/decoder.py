@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from deeproot.engine.attention import AttentionBackend
 from deeproot.engine.config import Activation, ModelConfig
+from deeproot.engine.grouped_rows import Weight, dense
 from deeproot.engine.layers import Embedding, Linear, RMSNorm, gelu_tanh_mul, silu_mul, soft_cap
 from deeproot.engine.rope import RotaryEmbedding, rotate
 from deeproot.engine.weights import WeightSource
@@ -158,17 +159,15 @@ class Decoder:
         """norm: the last one. embedding_scale: what embeddings are multiplied by."""
         self.config = config
         table = (config.vocab_size, config.hidden_size)
-        self.embedding = Embedding(weights.take("model.embed_tokens.weight", table))
+        self.embedding = Embedding(_take_table(weights, "model.embed_tokens.weight", table), weights.dtype)
         self.embedding_scale: torch.Tensor | None = None
         if embedding_scale is not None:
             # Rounded to the model's dtype, as in training.
-            self.embedding_scale = torch.tensor(
-                embedding_scale, dtype=self.embedding.weight.dtype, device=self.embedding.weight.device
-            )
+            self.embedding_scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=device)
         self.layers = [make_layer(config, weights, layer) for layer in range(config.num_layers)]
         self.norm = load_norm(config, weights, "model.norm", norm)
         tied = config.tie_word_embeddings
-        self.head = self.embedding.weight if tied else weights.take("lm_head.weight", table)
+        self.head = self.embedding.weight if tied else _take_table(weights, "lm_head.weight", table)
         self.rope = RotaryEmbedding(config.rope, config.max_position_embeddings, device)
         self.local_rope: RotaryEmbedding | None = None
         if config.local_rope is not None:
@@ -189,9 +188,14 @@ class Decoder:
         return self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = F.linear(hidden, self.head).float()
+        logits = F.linear(hidden, dense(self.head, hidden.dtype)).float()
         cap = self.config.logits_soft_cap
         return logits if cap is None else soft_cap(logits, cap)
+
+
+def _take_table(weights: WeightSource, name: str, shape: tuple[int, int]) -> Weight:
+    grouped = weights.take_grouped({name: shape})
+    return weights.take(name, shape) if grouped is None else grouped
 
 
 def load_norm(

@@ -39,7 +39,14 @@ struct Attention {
 struct Task {
     int seq, head, first, last;    // tokens, counted over the batch
     int low, high;
-    int part;                      // where the state of a single token goes, if its keys are split; -1: they are not
+    long state;                    // where the first row's state goes, counted in rows, if keys are split; -1: they are not
+};
+
+// Rows whose keys were split: the states of part i stand from `state` + i * rows on.
+struct Merge {
+    int head, first, last;
+    long state;
+    int parts;
 };
 
 // A row's state: head_dim sums, their weight, and the greatest score (base 2) that both are relative to.
@@ -47,7 +54,8 @@ inline long state_size(const Attention& a) { return a.head_dim + 2; }
 
 struct Plan {
     std::vector<Task> tasks;
-    int num_parts = 0;             // states are [num_parts][group][state_size]
+    std::vector<Merge> merges;
+    long num_states = 0;           // states are [num_states][state_size]
 };
 
 struct Forms {

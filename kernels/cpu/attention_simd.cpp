@@ -192,8 +192,8 @@ void do_task(const Attention& a, const Batch& batch, const Task& task, float* st
         take_rows<T>(rows, a, batch, task, from);
         see<T>(rows, *std::min_element(low, low + rows.count), *std::max_element(high, high + rows.count), a, batch,
                task, scores, scores + MOST * KEYS);
-        if (task.part < 0) give_rows<T>(rows, a, task, from);
-        else keep_states(rows, a, states + (long(task.part) * a.group() + from) * state_size(a));
+        if (task.state < 0) give_rows<T>(rows, a, task, from);
+        else keep_states(rows, a, states + (task.state + from) * state_size(a));
     }
 }
 

@@ -27,7 +27,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 _COMMON = ("-std=c++20", "-O3", "-fPIC", "-fno-math-errno", "-w")
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512")
-_BF16 = (*_AVX512, "-mavx512bf16")
+_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
 _AMX = (*_BF16, "-mamx-tile", "-mamx-bf16")
 _TIMEOUT_S = 300
 
@@ -43,7 +43,7 @@ class Abilities:
     avx2: bool = False
     avx512: bool = False
     bf16: bool = False
-    """AVX-512 bf16."""
+    """AVX-512 bf16, and the products of bytes (VNNI) that CPUs with it have, too."""
     amx: bool = False
     """AMX bf16."""
 
@@ -64,7 +64,7 @@ def abilities_here() -> Abilities:
         return all(found.get(name, False) for name in names)
 
     avx512 = has("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "fma3")
-    bf16 = avx512 and has("avx512_bf16")
+    bf16 = avx512 and has("avx512_bf16", "avx512_vnni")
     return Abilities(has("avx2", "fma3"), avx512, bf16, bf16 and has("amx_tile", "amx_bf16"))
 
 
@@ -107,7 +107,8 @@ def _units(abilities: Abilities) -> list[_Unit]:
     if abilities.avx512:
         units.append(attention("avx512", 16, *_AVX512))
     if abilities.bf16:
-        units += [_Unit("matmul_avx512.cpp", _BF16), _Unit("decoder.cpp", _BF16)]
+        sources = ("matmul_avx512.cpp", "matmul_grouped.cpp", "grouped.cpp", "decoder.cpp")
+        units += [_Unit(source, _BF16) for source in sources]
     if abilities.amx:
         units += [_Unit("matmul_amx.cpp", _AMX), _Unit("attention_amx.cpp", _AMX)]
     return [_Unit(unit.source, (*_COMMON, *have, *unit.flags)) for unit in units]

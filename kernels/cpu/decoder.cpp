@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "grouped.h"
 #include "vec.h"
 
 namespace {
@@ -13,7 +14,9 @@ int up(int n, int step) { return (n + step - 1) / step * step; }
 // A width for rows of n that tiles are loaded from: an odd number of cache lines, so that rows do not crowd a few sets.
 int spread(int n) { return (up(n, STEP) / STEP | 1) * STEP; }
 
-void multiply(const Product& p, Forms forms, Worker& worker) {
+void multiply(const Product& p, Forms forms, Workspace& space, Worker& worker) {
+    if (p.weight.form != DENSE) multiply_grouped(p, forms, space.scratch[worker.id], worker);
+    else
 #ifdef HAVE_AMX
     if (forms.matrix == 2) multiply_amx(p, worker);
     else
@@ -60,6 +63,7 @@ void turn_head(bf16* x, const Rope& rope, long position) {
 
 // The weight's row, which is a token's embedding, from its panel.
 void packed_row(const Weight& w, long row, float* out) {
+    if (w.form != DENSE) return unpack_row(w, row, out);
     const bf16* from = w.panel(row / PANEL) + row % PANEL / 16 * 512 + row % 16 * 2;
     for (int i = 0; i < w.k; i++) out[i] = widen(from[i / STEP * STEP * PANEL + i % STEP / 2 * 32 + i % 2]);
 }
@@ -69,12 +73,16 @@ struct Pass {
     const Batch& batch;
     Forms forms;
     Workspace& space;
-    int rows, hidden, attended, inner;  // the widths that products want
+    int rows, singles;
+    int hidden, attended, inner;  // the widths that products want
     float *x, *wide;
     bf16 *normed, *qkv, *attention, *gated;
 
     Pass(const Decoder& m, const Batch& b, Forms f, Workspace& s) : model(m), batch(b), forms(f), space(s) {
-        rows = up(b.num_tokens, ROWS);
+        // A product may begin behind the few rows that are multiplied otherwise.
+        rows = up(b.num_tokens, ROWS) + FEW_ROWS;
+        singles = 0;
+        while (singles < b.num_seqs && b.starts[singles + 1] == singles + 1) singles++;
         hidden = spread(m.hidden), attended = spread(m.q_heads * m.head_dim), inner = spread(m.inner);
         x = get<float>(s.x, m.hidden), wide = get<float>(s.wide, m.hidden);
         normed = get<bf16>(s.normed, hidden), qkv = get<bf16>(s.qkv, qkv_width());
@@ -92,7 +100,7 @@ struct Pass {
     void embed(const int64_t* ids, Worker& worker) {
         each_row(batch.num_tokens, worker, [&](int row) {
             float* out = x + long(row) * model.hidden;
-            if (model.embedding == nullptr) packed_row(model.head, ids[row], out);
+            if (model.table.packed) packed_row(model.table, ids[row], out);
             else
                 for (int i = 0; i < model.hidden; i++) out[i] = widen(model.embedding[ids[row] * model.hidden + i]);
             if (model.embedding_scale != 1.0f)
@@ -108,10 +116,14 @@ struct Pass {
         });
     }
 
+    void product(const bf16* input, int width, const Weight& weight, void* out, int out_width, Finish finish, Worker& worker) {
+        multiply({input, width, batch.num_tokens, weight, out, out_width, finish, singles}, forms, space, worker);
+    }
+
     // x += input times weight, normed before it is added if there is such a norm.
     void add_product(const bf16* input, int width, const Weight& weight, const float* post_norm, Worker& worker) {
         float* out = post_norm ? wide : x;
-        multiply({input, width, batch.num_tokens, weight, out, model.hidden, post_norm ? WIDE : ADD}, forms, worker);
+        product(input, width, weight, out, model.hidden, post_norm ? WIDE : ADD, worker);
         if (post_norm == nullptr) return;
         each_row(batch.num_tokens, worker, [&](int row) {
             float *y = wide + long(row) * model.hidden, *to = x + long(row) * model.hidden;
@@ -150,14 +162,13 @@ struct Pass {
     }
 
     void layer(const Layer& layer, const Plan& plan, float* states, Worker& worker) {
-        int tokens = batch.num_tokens;
         norm_rows(layer.attention_norm, worker);
-        multiply({normed, hidden, tokens, layer.qkv, qkv, qkv_width(), STORE}, forms, worker);
+        product(normed, hidden, layer.qkv, qkv, qkv_width(), STORE, worker);
         store_kv(layer, worker);
         attend(attention_of(layer), batch, plan, forms, states, space.scratch, worker);
         add_product(attention, attended, layer.out, layer.attention_post_norm, worker);
         norm_rows(layer.mlp_norm, worker);
-        multiply({normed, hidden, tokens, layer.gate_up, gated, inner, Finish(model.gate)}, forms, worker);
+        product(normed, hidden, layer.gate_up, gated, inner, Finish(model.gate), worker);
         add_product(gated, inner, layer.down, layer.mlp_post_norm, worker);
     }
 };
@@ -220,15 +231,15 @@ void decode(const Decoder& model, const Batch& batch, const int64_t* ids, bf16* 
     // Layers of one window have the same plan.
     std::vector<int> windows;
     std::vector<Plan> plans;
-    int num_parts = 0;
+    long num_states = 0;
     for (int i = 0; i < model.num_layers; i++) {
         const Layer& layer = model.layers[i];
         if (std::find(windows.begin(), windows.end(), layer.window) != windows.end()) continue;
         windows.push_back(layer.window);
         plans.push_back(plan_attention(pass.attention_of(layer), batch, team.size));
-        num_parts = std::max(num_parts, plans.back().num_parts);
+        num_states = std::max(num_states, plans.back().num_states);
     }
-    float* states = space.prepare(pass.attention_of(model.layers[0]), num_parts, team.size);
+    float* states = space.prepare(pass.attention_of(model.layers[0]), num_states, team.size);
     run(team, [&](Worker& worker) {
         pass.embed(ids, worker);
         for (int i = 0; i < model.num_layers; i++) {
@@ -250,7 +261,8 @@ void head_logits(const Decoder& model, const bf16* hidden, int rows, float* out,
         memcpy(x + long(row) * width, hidden + long(row) * model.hidden, model.hidden * sizeof(bf16));
         std::fill(x + long(row) * width + model.hidden, x + long(row + 1) * width, bf16{0});
     }
+    space.prepare(team.size);
     run(team, [&](Worker& worker) {
-        multiply({x, width, rows, model.head, out, model.head.n, WIDE}, forms, worker);
+        multiply({x, width, rows, model.head, out, model.head.n, WIDE}, forms, space, worker);
     });
 }

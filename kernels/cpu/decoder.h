@@ -25,8 +25,9 @@ struct Decoder {
     float eps, scale, cap;   // cap 0: none
     const Layer* layers;
     const float* last_norm;
-    Weight head;             // its rows are the embedding as well if `embedding` is null
-    const bf16* embedding;   // [vocabulary][hidden]
+    Weight head;
+    Weight table;            // its rows are the embeddings, unless its `packed` is null; may be the head
+    const bf16* embedding;   // [vocabulary][hidden] then
     float embedding_scale;
 };
 
@@ -34,10 +35,13 @@ struct Workspace {
     std::vector<Scratch> scratch;                      // of each thread
     Scratch x, normed, wide, qkv, attended, inner, states;
 
-    // Makes room for a thread's scratch each, and for the states of so many parts, [num_parts][group][state_size].
-    float* prepare(const Attention& a, int num_parts, int team_size) {
-        scratch.resize(std::max<size_t>(scratch.size(), team_size));
-        return reinterpret_cast<float*>(states.get(sizeof(float) * num_parts * a.group() * state_size(a)));
+    // Makes room for a thread's scratch each.
+    void prepare(int team_size) { scratch.resize(std::max<size_t>(scratch.size(), team_size)); }
+
+    // The same, and room for so many states, [num_states][state_size].
+    float* prepare(const Attention& a, long num_states, int team_size) {
+        prepare(team_size);
+        return reinterpret_cast<float*>(states.get(sizeof(float) * num_states * state_size(a)));
     }
 };
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "decoder.h"
+#include "grouped.h"
 
 namespace {
 
@@ -48,7 +49,7 @@ void free_workspace(Workspace* space) { delete space; }
 void attention(const Attention* a, const Batch* batch, const void* k, long k_stride, const void* v, long v_stride,
                const Team* team, Forms forms, Workspace* space) {
     Plan plan = plan_attention(*a, *batch, team->size);
-    float* states = space->prepare(*a, plan.num_parts, team->size);
+    float* states = space->prepare(*a, plan.num_states, team->size);
     run(*team, [&](Worker& worker) {
         store_rows(*a, *batch, k, k_stride, a->k, worker);
         store_rows(*a, *batch, v, v_stride, a->v, worker);
@@ -76,6 +77,14 @@ void pack_weight(const bf16* from, const int32_t* place, int n, int k, bf16* to,
                 for (int r = 0; r < count; r++) at[r][offset] = from[long(top + r) * k + i];
             }
         }
+        worker.wait();
+    });
+}
+
+// As pack_groups says.
+void pack_grouped(const uint8_t* from, const int32_t* row_of, int n, int k, int form, uint8_t* to, const Team* team) {
+    run(*team, [&](Worker& worker) {
+        pack_groups(from, row_of, n, k, form, to, worker);
         worker.wait();
     });
 }

@@ -19,13 +19,14 @@ enum Finish {
 // A weight `[n, k]`, packed as `[panels][k / 32][2][16][16][2]`: panel, step, half of the panel, pair of inputs, column of
 // the half, input of the pair. Zeros stand where n or k end before that.
 struct Weight {
-    const bf16* packed;
+    const void* packed;
     const float* bias;  // [n], null: none; stands as the columns do
     int n, k;
+    int form;           // DENSE, or that of grouped.h in which it is packed instead
 
     int panels() const { return (n + PANEL - 1) / PANEL; }
     int steps() const { return (k + STEP - 1) / STEP; }
-    const bf16* panel(int i) const { return packed + long(i) * steps() * STEP * PANEL; }
+    const bf16* panel(int i) const { return static_cast<const bf16*>(packed) + long(i) * steps() * STEP * PANEL; }
 };
 
 struct Product {
@@ -36,6 +37,7 @@ struct Product {
     void* out;
     long out_stride;  // elements
     Finish finish;
+    int singles;  // of the first rows, how many are tokens that their sequences compute alone
 };
 
 // y: the product's rows first_row to first_row + num_rows and its panel's columns, `[num_rows][32]`.

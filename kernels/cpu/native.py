@@ -18,6 +18,18 @@ MAX_HEAD_DIM = 512
 PANEL = 32
 """Rows of a weight that are packed together; inputs are, too."""
 
+DENSE = 0
+GROUPED_FORMS = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 3}
+"""Of weights, as grouped.h numbers them."""
+_GROUP_BYTES = {1: 18, 2: 20, 3: 34}
+"""Of 32 values of a row."""
+
+
+def packed_bytes(shape: tuple[int, int], form: int) -> int:
+    """What a weight `[n, k]` takes when it is packed. form: DENSE or of GROUPED_FORMS."""
+    n, k = (-(-size // PANEL) * PANEL for size in shape)
+    return n * k * 2 if form == DENSE else n * k // 32 * _GROUP_BYTES[form]
+
 
 class TeamStruct(Structure):
     _fields_ = (("parallel", c_void_p), ("num_threads", c_void_p), ("thread_num", c_void_p), ("size", c_int))
@@ -60,7 +72,7 @@ class AttentionStruct(Structure):
 
 
 class WeightStruct(Structure):
-    _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("n", c_int), ("k", c_int))
+    _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("n", c_int), ("k", c_int), ("form", c_int))
 
 
 class RopeStruct(Structure):
@@ -98,6 +110,7 @@ class DecoderStruct(Structure):
         ("layers", POINTER(LayerStruct)),
         ("last_norm", c_void_p),
         ("head", WeightStruct),
+        ("table", WeightStruct),
         ("embedding", c_void_p),
         ("embedding_scale", c_float),
     )
@@ -163,6 +176,27 @@ class CpuLibrary:
             c_void_p(places.data_ptr()),
             n,
             k,
+            c_void_p(packed.data_ptr()),
+            byref(self._team),
+        )
+
+    def pack_grouped(
+        self,
+        rows: torch.Tensor,
+        row_of: torch.Tensor,
+        shape: tuple[int, int],
+        form: int,
+        packed: torch.Tensor,
+    ) -> None:
+        """rows: `[n, bytes of a row]` uint8 of a GGUF file; shape: `[n, k]`, k a multiple of 32; form: of GROUPED_FORMS.
+
+        row_of: `[columns up to 32s]` int32, the row that becomes each column, -1 for none. packed: uint8.
+        """
+        self._lib.pack_grouped(
+            c_void_p(rows.data_ptr()),
+            c_void_p(row_of.data_ptr()),
+            *shape,
+            form,
             c_void_p(packed.data_ptr()),
             byref(self._team),
         )

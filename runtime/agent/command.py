@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from deeproot.runtime.agent.arguments import TOOLS
 from deeproot.runtime.agent.jail import Jail
+from deeproot.runtime.agent.server_prices import ServerPrices
 from deeproot.runtime.agent.session import ANSWERED
 from deeproot.runtime.agent.setup import (
     DEFAULT_MAX_TOKENS,
@@ -30,14 +31,18 @@ from deeproot.runtime.agent.shell import Limits, Shell, probe
 from deeproot.runtime.agent.stream import ModelError, Server
 from deeproot.runtime.agent.turn_log import read_progress
 from deeproot.runtime.agent.view import JsonView, LiveView, PlainView, Tally, View, printable
+from deeproot.runtime.cache_client import CacheClient
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context import record
 from deeproot.runtime.context.budget import BudgetError
+from deeproot.runtime.context.cost_oracle import TokenCountOracle
 from deeproot.runtime.context.event_log import EventLog, EventLogError
 from deeproot.runtime.context.prefix_cost import Prices
 from deeproot.runtime.options import SetupError
 
 DONE, OUT_OF_TURNS, STOPPED = 0, 3, 130
+_PRICE_WAITS_S = 5.0
+"""For a price, with which the run waits."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,10 +98,25 @@ async def _main(args: argparse.Namespace, jail: Jail, log: EventLog, path: Path)
                 watcher=view,
                 max_turns=args.max_turns,
                 prices=view.tally.prices,
+                oracle=_oracle(args, settings, view, stack),
             )
             return await _to_end(session.run(), log, view, args)
         finally:
             await server.close()
+
+
+def _oracle(
+    args: argparse.Namespace, settings: Settings, view: View, stack: ExitStack
+) -> ServerPrices | None:
+    """Raises SetupError if the server's tokens are not known."""
+    if not args.server_prices:
+        return None
+    if settings.tokenizer is None or settings.chat_template is None:
+        raise SetupError(
+            "--server-prices needs --tokenizer and --chat-template, the model's: else the prompt's tokens are not the server's"
+        )
+    cache = CacheClient(args.base_url or settings.base_url, api_key=args.api_key, timeout_s=_PRICE_WAITS_S)
+    return ServerPrices(stack.enter_context(cache), TokenCountOracle(view.tally.prices), view.noted)
 
 
 async def _to_end(running: Any, log: EventLog, view: View, args: argparse.Namespace) -> int:

@@ -87,6 +87,11 @@ def _add_context(group: Any) -> None:
     group.add_argument(
         "--skills", type=Path, metavar="DIR", help="folder of skills, each a folder with a SKILL.md"
     )
+    group.add_argument(
+        "--server-prices",
+        action="store_true",
+        help="choose what to do with stale text by what a deeproot server has cached (needs --tokenizer and --chat-template)",
+    )
     group.add_argument("--price", type=number(0), metavar="DOLLARS", help="of a million input tokens")
     group.add_argument("--price-cached", type=number(0), metavar="DOLLARS", help="of a million cached ones")
     group.add_argument("--price-output", type=number(0), metavar="DOLLARS", help="of a million output ones")

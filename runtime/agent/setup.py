@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
@@ -36,7 +35,7 @@ from deeproot.runtime.context.status.bar import StatusBar
 from deeproot.runtime.context.status.techniques import Techniques
 from deeproot.runtime.context.status.time_sense import MANUAL, TimeSense
 from deeproot.runtime.context.status.todo import LIST_TOOLS
-from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.template import ChatTemplate, read_template
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenizer import TokenizerError, TokenizersAdapter
 from deeproot.runtime.context.working_set import WorkingSet
@@ -139,7 +138,7 @@ def build(
     return Session(
         log,
         known=known,
-        compactor=Compactor(working_set, budget=settings.budget, strategy=strategy),
+        compactor=Compactor(working_set, budget=settings.budget, strategy=strategy, oracle=oracle),
         settler=Settler(working_set, root=jail.root, prices=prices, oracle=oracle, read=jailed_reader(jail)),
         supervisor=Supervisor(log, known, jail, running, tools, watcher, host_tools.names),
         host_tools=host_tools,
@@ -153,13 +152,11 @@ def build(
 def make_working_set(settings: Settings) -> WorkingSet:
     """Raises SetupError."""
     tokenizer = RoughTokenizer() if settings.tokenizer is None else _tokenizer(settings.tokenizer)
-    source = PLAIN_TEMPLATE
+    given = settings.chat_template
     try:
-        if settings.chat_template is not None:
-            source = Path(settings.chat_template).read_text(encoding="utf-8")
-        template = ChatTemplate(source)
+        template = ChatTemplate(PLAIN_TEMPLATE) if given is None else read_template(given)
     except (OSError, UnicodeDecodeError, TemplateError) as error:
-        raise SetupError(f"--chat-template {settings.chat_template}: {error}") from None
+        raise SetupError(f"--chat-template {given}: {error}") from None
     return WorkingSet(
         policy=ThreeZones(settings.budget),
         tokenizer=tokenizer,

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from deeproot.runtime.chat.json_scanner import JsonObjectScanner, JsonStatus
+from deeproot.runtime.http_api import Lines
 
 _CONNECT_S = 10.0
 _BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
@@ -117,9 +118,11 @@ class Server:
             async with self._http.stream("POST", url, json={**body, **options}) as response:
                 if response.status_code != 200:
                     _raise_for(response, await response.aread())
-                async for line in response.aiter_lines():
-                    for piece in reader.line(line):
-                        yield piece
+                lines = Lines()
+                async for part in response.aiter_bytes():
+                    for line in lines.feed(part):
+                        for piece in reader.line(line):
+                            yield piece
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise BrokenReplyError(f"the connection failed: {error or type(error).__name__}") from None
         for piece in reader.end():

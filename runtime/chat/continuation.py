@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deeproot.runtime.chat.control_guard import ControlGuard, Rendering
+from deeproot.runtime.chat.piece_memory import PieceMemory
 from deeproot.runtime.chat.reply_format import ReplyFormat
 from deeproot.runtime.chat.reply_match import same_reply
 from deeproot.runtime.chat.reply_memory import Reply, ReplyMemory
@@ -58,8 +59,14 @@ class ChatContinuation:
     """See the module. One a chat template; may be used by several threads."""
 
     def __init__(
-        self, template: ChatTemplate, tokenizer: Tokenizer, memory: ReplyMemory, replies: ReplyFormat
+        self,
+        template: ChatTemplate,
+        tokenizer: Tokenizer,
+        memory: ReplyMemory,
+        replies: ReplyFormat,
+        pieces: PieceMemory,
     ) -> None:
+        self._pieces = pieces
         self._guard: ControlGuard = template.guard
         self._tokenizer = tokenizer
         self._memory = memory
@@ -94,9 +101,10 @@ class ChatContinuation:
                 found.append(match)
                 hashed = done = match.end
         seen.update(_bytes(spans[hashed:]))
-        ids, saved = self._joined(spans, found) if found else (None, 0)
+        ids, saved = self._joined(spans, found, namespace) if found else (None, 0)
         if ids is None:
-            ids, saved, done = self._guard.encode_rendering(rendering), 0, 0
+            ids = self._guard.encode_rendering(rendering, self._pieces, namespace)
+            saved, done = 0, 0
         return Prompt(ids, seen.digest(), spans[self._last_special(spans, done) :], saved)
 
     def length_of(self, start: Rendering, ids: Int32Array) -> int:
@@ -142,12 +150,12 @@ class ChatContinuation:
                 return Found(start, ended.start(), reply, as_written=False)
         return None
 
-    def _joined(self, spans: str, found: list[Found]) -> tuple[Int32Array | None, int]:
+    def _joined(self, spans: str, found: list[Found], namespace: bytes) -> tuple[Int32Array | None, int]:
         """Ids of `spans` with those of the replies in it, and how many were saved; None if a joint does not hold."""
         parts: list[Int32Array] = []
         size, first_other, done = 0, None, 0
         for item in found:
-            before = self._guard.encode_spans(spans[done : item.start])
+            before = self._guard.encode_spans(spans[done : item.start], self._pieces, namespace)
             if done and before[0] not in self._special_ids:
                 return None, 0
             size += len(before)
@@ -156,7 +164,7 @@ class ChatContinuation:
             ids = np.frombuffer(item.reply.token_ids, dtype=np.int32)
             parts += [before, ids]
             size, done = size + len(ids), item.end
-        rest = self._guard.encode_spans(spans[done:])
+        rest = self._guard.encode_spans(spans[done:], self._pieces, namespace)
         if rest[0] not in self._special_ids:
             return None, 0
         return np.concatenate([*parts, rest]), 0 if first_other is None else size - first_other

@@ -9,13 +9,16 @@ parts anew could make a control token of harmless parts. If a template loses a m
 is done again with a backslash in each spelling, so that the content is changed but no control token appears.
 """
 
+import itertools
 import re
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from deeproot.runtime.chat.piece_memory import PieceMemory
 from deeproot.runtime.chat.tokenizer import Encoder, Int32Array, Tokenizer
+from deeproot.runtime.chat.vocabulary import Added
 
 _MARK_START, _MARK_END, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"  # no characters
 _BREAK = "\\"
@@ -52,6 +55,10 @@ class ControlGuard:
         self._alias_by_id = {entry.token_id: self._aliases[entry.text] for entry in controls}
         self._spelt = _any_of(self._aliases)
         self._spelt_special = _any_of([entry.text for entry in controls if entry.special])
+        self._seams = frozenset(entry.text for entry in controls if _is_seam(entry))
+        """Control tokens at which text may be cut before it is tokenised."""
+        self._alias = _any_of(list(self._alias_by_id.values()))
+        self._seam_aliases = frozenset(self._aliases[text] for text in self._seams)
         self._prefixes = _prefixes(self._aliases)
         self._longest = max(map(len, self._aliases), default=0)
         spellings = [(self._aliases.get(entry.text, entry.text), entry) for entry in tokenizer.added]
@@ -79,11 +86,16 @@ class ControlGuard:
             rendered = broken
         return Rendering(rendered, marked=True)
 
-    def encode_rendering(self, rendering: Rendering) -> Int32Array:
-        """`[num_tokens]` ids."""
-        if not rendering.marked:
-            return self._tokenizer.encode(rendering.text, parse_special=True)
-        return self.encode_spans(self.spans(rendering))
+    def encode_rendering(
+        self, rendering: Rendering, memory: PieceMemory | None = None, namespace: bytes = b""
+    ) -> Int32Array:
+        """`[num_tokens]` ids. `memory`: of the pieces of other renderings of that namespace."""
+        if rendering.marked:
+            return self.encode_spans(self.spans(rendering), memory, namespace)
+        if memory is None:
+            return self._encode_plain(rendering.text)
+        pieces = _pieces(rendering.text, self._spelt, self._seams)
+        return memory.encode(b"plain" + namespace, pieces, self._encode_plain)
 
     def spans(self, rendering: Rendering) -> str:
         """The rendering with every control token of the template's in a form that no content can spell, so that
@@ -91,13 +103,21 @@ class ControlGuard:
         aliased = self._spelt.sub(lambda found: self._aliases[found[0]], rendering.text)
         return aliased.replace(self._mark, "")
 
-    def encode_spans(self, spans: str) -> Int32Array:
-        """`[num_tokens]` ids of what `spans` returned, or of a piece of it."""
-        return self._encode_aliased(spans)
+    def encode_spans(
+        self, spans: str, memory: PieceMemory | None = None, namespace: bytes = b""
+    ) -> Int32Array:
+        """`[num_tokens]` ids of what `spans` returned, or of a piece of it. `memory` as in `encode_rendering`."""
+        if memory is None:
+            return self._encode_aliased(spans)
+        pieces = _pieces(spans, self._alias, self._seam_aliases)
+        return memory.encode(b"spans" + namespace, pieces, self._encode_aliased)
 
     def alias_of(self, token_id: int) -> str | None:
         """How `spans` writes a control token; None for every other token."""
         return self._alias_by_id.get(token_id)
+
+    def _encode_plain(self, text: str) -> Int32Array:
+        return self._tokenizer.encode(text, parse_special=True)
 
     def _num_traces(self, text: str) -> int:
         """How many parts of marks, whole or damaged, a text holds (or characters that look like them)."""
@@ -132,6 +152,19 @@ def _any_of(texts: Collection[str]) -> re.Pattern[str]:
     # Longest first, as the tokenizer prefers them.
     ordered = sorted(texts, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+
+
+def _is_seam(entry: Added) -> bool:
+    """Whether text before such a token and text from it on give the same ids apart as together: it is found whatever stands
+    around it, before anything is normalised, and takes nothing of what stands before it."""
+    token = entry.token
+    return entry.special and not (token.lstrip or token.single_word or token.normalized)
+
+
+def _pieces(text: str, controls: re.Pattern[str], seams: Collection[str]) -> list[str]:
+    """`text` cut before each control token of `seams`."""
+    cuts = [found.start() for found in controls.finditer(text) if found[0] in seams]
+    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)]) if start < end]
 
 
 def _prefixes(texts: Collection[str]) -> dict[str, tuple[str, ...]]:

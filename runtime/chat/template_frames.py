@@ -22,6 +22,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
     facts: TemplateFacts | None = None
     text: str | None = None
+    spans: list[tuple[str, int | None, bool, bool]] | None = None
+    """A rendering with the origin of its text: text, segment, literal, tracked (`context/spans.Span`)."""
     error: str | None = None
     """A sentence for the user: the template is not valid, refuses the conversation, or failed on it."""
     failed: str | None = None

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -26,7 +27,7 @@ _MAX_FRAME = 256 * 2**20
 """Bytes of a conversation or a rendering: several times what the server's limit on bodies lets through."""
 _START_S = 30.0
 """How long a new process may take before it answers, beside the limit of the rendering itself."""
-_NO_ANSWER = "what its process has answered is no rendering, or too long"
+_NO_RENDERING = "what its process has answered is no rendering, or too long"
 _KEPT_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 """Of the environment; the rest may hold secrets."""
 
@@ -42,7 +43,7 @@ class _Process:
             # The alarm is behind the server's own limit, which gives the better message.
             arguments = (str(timeout_s + 1.0), str(_MAX_MEMORY), str(_MAX_FRAME))
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "deeproot.runtime.chat.template_worker", *arguments],
+                [sys.executable, "-P", "-m", "deeproot.runtime.template_worker", *arguments],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
@@ -77,6 +78,8 @@ class TemplateProcesses:
             self._free.put(None)
         self._lock = threading.Lock()
         self._all: set[_Process] = set()
+        # Nobody need close them: they also end when this is collected, or Python exits.
+        weakref.finalize(self, _end_all, self._all)
         self.num_killed = 0
         """Processes that a template has cost."""
 
@@ -122,11 +125,9 @@ class TemplateProcesses:
             return [process.pid for process in self._all]
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes. Whoever renders afterwards gets a new one."""
         with self._lock:
-            processes, self._all = self._all, set()
-        for process in processes:
-            process.end()
+            _end_all(self._all)
 
     def _start(self) -> _Process:
         process = _Process(self._timeout_s)
@@ -135,12 +136,12 @@ class TemplateProcesses:
         return process
 
     def _why(self, error: Exception) -> str:
+        limit = f"its limit of {self._timeout_s:g} s (of a server: --chat-template-timeout)"
         if isinstance(error, TimeoutError):
-            return f"it took longer than the {self._timeout_s:g} s of --chat-template-timeout"
+            return f"it took longer than {limit}"
         if isinstance(error, frames.Closed):
-            limit = f"the {self._timeout_s:g} s of --chat-template-timeout"
             return f"its process has ended: it took too much memory, or longer than {limit}"
-        return _NO_ANSWER
+        return _NO_RENDERING
 
 
 class RemoteProgram:
@@ -152,15 +153,25 @@ class RemoteProgram:
         self._now = now
         facts = processes.ask({"source": source}).facts
         if facts is None:
-            raise template_fault(_NO_ANSWER)
+            raise no_answer()
         self.facts: TemplateFacts = facts
 
     def render(self, variables: Mapping[str, Any]) -> str:
         message = {"source": self._source, "variables": dict(variables), "now": self._now().isoformat()}
         text = self._processes.ask(message).text
         if text is None:
-            raise template_fault(_NO_ANSWER)
+            raise no_answer()
         return text
+
+
+def _end_all(processes: set[_Process]) -> None:
+    while processes:
+        processes.pop().end()
+
+
+def no_answer() -> TemplateError:
+    """The error of a template whose process answers something else than it was asked for."""
+    return template_fault(_NO_RENDERING)
 
 
 def _checked(reply: frames.Reply) -> frames.Reply:

@@ -71,7 +71,12 @@ class LocalProgram:
         except (TemplateError, RecursionError):
             raise
         except Exception as fault:  # a template is a program of somebody else's: anything may happen in it
-            raise template_fault(f"{type(fault).__name__}: {str(fault)[:_MAX_FAULT_CHARS]}") from fault
+            raise run_fault(fault) from fault
+
+
+def run_fault(error: Exception) -> TemplateError:
+    """The error of a template in which another was raised."""
+    return template_fault(f"{type(error).__name__}: {str(error)[:_MAX_FAULT_CHARS]}")
 
 
 def template_fault(what: str) -> TemplateError:

@@ -163,11 +163,7 @@ class EventLog:
 
     def _row(self, new: NewEvent) -> tuple[Event, bytes]:
         payload = encode_text(new.payload) if isinstance(new.payload, str) else new.payload
-        data = dict(new.data or {})
-        try:
-            json.dumps(data, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise EventLogError(f"data of a {new.kind} event is not JSON: {error}") from None
+        data = checked_data(new)
         now = self._clock() if new.time_ns is None else new.time_ns
         digest = payload_hash(payload)
         return Event(0, now, new.kind, digest, len(payload), new.call_id, new.exit_code, data), payload
@@ -190,6 +186,16 @@ class EventLog:
 
     def _last_seq(self) -> int:
         return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+
+
+def checked_data(new: NewEvent) -> dict[str, Any]:
+    """A copy of the event's data. Raises `EventLogError` if it is not JSON."""
+    data = dict(new.data or {})
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise EventLogError(f"data of a {new.kind} event is not JSON: {error}") from None
+    return data
 
 
 def _with_seq(event: Event, seq: int) -> Event:

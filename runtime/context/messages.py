@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from deeproot.runtime.context.items import Item, Placement
-from deeproot.runtime.context.template import ChatMessage, Part
+from deeproot.runtime.context.spans import ChatMessage, Part
 
 _MERGED = ("system", "developer", "user")
 _HOST_WORDS = (

@@ -5,7 +5,8 @@ from typing import Any
 
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.context.items import Item
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part
+from deeproot.runtime.context.spans import ChatMessage, Part
+from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.tokenise import SegmentTokenizer
 
 USUAL = 8

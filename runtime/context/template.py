@@ -1,23 +1,15 @@
 """A model's chat template, rendered so that each character is known to be the template's or one message's."""
 
-import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-import jinja2
-
-from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.context.jinja_tracking import (
-    TrackedDict,
-    TrackedList,
-    Tracker,
-    TrackingContext,
-    make_tracking_environment,
-    track,
-)
-from deeproot.runtime.context.tracked import LITERAL, Owner, concat, owned, runs_of
+from deeproot.runtime.chat.template_processes import TemplateProcesses
+from deeproot.runtime.context.span_processes import RemoteSpans
+from deeproot.runtime.context.span_programs import LocalSpans, Prepared, SpanProgram
+from deeproot.runtime.context.spans import ChatMessage, Span
+from deeproot.runtime.options import TEMPLATE_TIMEOUT_S
 
 GENERIC = (
     "{% for message in messages %}{{ message.role + ':\\n' }}{% if message.content %}{{ message.content + '\\n' }}"
@@ -27,56 +19,15 @@ GENERIC = (
 )
 """A stand-in where the server's template is not known: its counts are estimates."""
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython", "model"})
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of one message's content, all of it from one segment, named by anything but None."""
-
-    text: str
-    segment: Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """A message whose content is made of parts. `fields`: what else it has (`tool_calls`, `name`, …)."""
-
-    role: str
-    parts: tuple[Part, ...]
-    fields: Mapping[str, Any]
-
-    @property
-    def content(self) -> str:
-        return "".join(part.text for part in self.parts)
-
-
-class Span(NamedTuple):
-    """A stretch of the rendering. `segment`: whose it is; None for the prompt that asks the model to speak.
-
-    `literal`: the template's own words, the only ones that may be control tokens. `tracked`: False where the
-    template did something that could not be followed, so that the characters' origin is a guess.
-    """
-
-    text: str
-    segment: Hashable
-    literal: bool
-    tracked: bool = True
-
-
-class _Piece(NamedTuple):
-    text: str
-    owner: Owner
-    current: TrackedDict | None
-    """The message whose turn in a loop it was."""
+def read_template(path: str | Path) -> "ChatTemplate":
+    """A template in a file, which runs in a process of its own. Raises OSError, UnicodeDecodeError, TemplateError."""
+    source = Path(path).read_text(encoding="utf-8")
+    return ChatTemplate(source, processes=TemplateProcesses(TEMPLATE_TIMEOUT_S))
 
 
 class ChatTemplate:
-    """Compiled once, rendered for each call; holds no state between renderings.
-
-    `special_texts`: what the template knows by name (`bos_token`, `eos_token`, …); they are its own words.
-    `now`: the clock behind `strftime_now`. Raises `TemplateError` if `source` is no valid Jinja.
-    """
+    """Compiled once, rendered for each call; holds no state between renderings."""
 
     def __init__(
         self,
@@ -84,28 +35,20 @@ class ChatTemplate:
         *,
         special_texts: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = datetime.now,
+        processes: TemplateProcesses | None = None,
     ) -> None:
+        """`special_texts`: what the template knows by name (`bos_token`, `eos_token`, …); they are its own words.
+        `now`: the clock behind `strftime_now`. `processes`: where a source runs that nobody vouches for; None: in this
+        process. Raises `TemplateError` if `source` is no valid Jinja."""
         self.source = source
-        self._special = {name: owned(text, LITERAL) for name, text in (special_texts or {}).items()}
-        try:
-            self._template = make_tracking_environment(now).from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(
-                f"the chat template is no valid Jinja (line {error.lineno}: {error.message})"
-            ) from None
-        self._parse_arguments = True
-        self._parse_arguments = self._takes_objects()
-
-    def _takes_objects(self) -> bool:
-        """Whether tool calls' arguments go in as objects, as most templates want; some put them in as text."""
-        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        asked = ChatMessage("user", (Part("a", 0),), {})
-        chat = [asked, ChatMessage("assistant", (Part("", 1),), {"tool_calls": [call]})]
-        try:
-            self.render(chat, add_generation_prompt=False)
-        except TemplateError as error:
-            return not isinstance(error.__cause__, TypeError)
-        return True
+        special = special_texts or {}
+        self._program: SpanProgram = (
+            LocalSpans(source, special, now)
+            if processes is None
+            else RemoteSpans(processes, source, special, now)
+        )
+        self.prepare = self._program.prepare
+        self.prepare_tools = self._program.prepare_tools
 
     def render(
         self,
@@ -119,148 +62,18 @@ class ChatTemplate:
         """The rendering as spans whose texts add up to it. Raises `TemplateError` if the template refuses."""
         return self.render_prepared(
             [self.prepare(message) for message in messages],
-            tools=prepare_tools(tools, tools_segment),
+            tools=self.prepare_tools(tools, tools_segment),
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
 
-    def prepare(self, message: ChatMessage) -> TrackedDict:
-        """A message as the template sees it; may be kept and rendered again."""
-        segments = tuple(part.segment for part in message.parts)
-        fields = Owner("content", segments[-1])
-        made = TrackedDict()
-        made.owner = fields
-        made.segments = segments
-        # The role is one of a few known words, which templates put into their control tokens.
-        made["role"] = owned(message.role, LITERAL if message.role in ROLES else fields)
-        made["content"] = concat(owned(part.text, Owner("content", part.segment)) for part in message.parts)
-        for key, value in message.fields.items():
-            parse = key == "tool_calls" and self._parse_arguments
-            made[key] = track(_parsed_arguments(value) if parse else value, fields)
-        return made
-
     def render_prepared(
         self,
-        messages: Sequence[TrackedDict],
+        messages: Sequence[Prepared],
         *,
-        tools: TrackedList | None = None,
+        tools: Prepared = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> list[Span]:
-        """See `render`."""
-        context = self._template.new_context(
-            {
-                **self._special,
-                **track(dict(variables or {}), Owner("content")),
-                "messages": list(messages),
-                "tools": tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
-        assert isinstance(context, TrackingContext)
-        tracker = context.tracker = Tracker()
-        pieces: list[_Piece] = []
-        try:
-            for text in self._template.root_render_func(context):
-                _collect(text, tracker.current, pieces)
-        except TemplateError:
-            raise
-        except Exception as error:  # A template is somebody else's program.
-            raise TemplateError(
-                f"the chat template failed on this conversation ({type(error).__name__}: {error})"
-            ) from error
-        return _attribute(pieces)
-
-
-def prepare_tools(tools: Sequence[Mapping[str, Any]], segment: Hashable) -> TrackedList | None:
-    """Tool schemas as templates see them, all of one segment; None if there are none."""
-    if not tools:
-        return None
-    made: TrackedList = track(list(tools), Owner("content", segment))
-    return made
-
-
-def _parsed_arguments(calls: Any) -> Any:
-    """Templates expect arguments as objects; the API carries them as text. What is no JSON object stays text."""
-    if not isinstance(calls, Sequence) or isinstance(calls, str):
-        return calls
-    parsed = []
-    for call in calls:
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-            try:
-                arguments = json.loads(function["arguments"])
-            except ValueError:
-                arguments = None
-            if isinstance(arguments, dict):
-                call = {**call, "function": {**function, "arguments": arguments}}
-        parsed.append(call)
-    return parsed
-
-
-def _collect(text: str, current: TrackedDict | None, pieces: list[_Piece]) -> None:
-    runs = runs_of(text)
-    if len(runs) == 1:
-        pieces.append(_Piece(text, runs[0][1], current))
-        return
-    at = 0
-    for length, owner in runs:
-        pieces.append(_Piece(str.__getitem__(text, slice(at, at + length)), owner, current))
-        at += length
-
-
-def _attribute(pieces: list[_Piece]) -> list[Span]:
-    """Give each piece its segment. The template's words go to the content that follows them in the same message.
-
-    Behind a message's last content they go to that. Words outside every loop and with no content around them ask
-    the model to speak, if they are the last, or else open the first message.
-    """
-    segments: list[Hashable] = [piece.owner.segment for piece in pieces]
-    start = 0
-    while start < len(pieces):
-        current = pieces[start].current
-        stop = start
-        while stop < len(pieces) and pieces[stop].current is current:
-            stop += 1
-        _fill(segments, start, stop, current)
-        start = stop
-    _fill_backwards(segments, 0, len(pieces))
-    return _spans(pieces, segments)
-
-
-def _fill(segments: list[Hashable], start: int, stop: int, current: TrackedDict | None) -> None:
-    """Within one turn of the loop over messages: words go to the content that follows, else to that before."""
-    known = [segment for segment in segments[start:stop] if segment is not None]
-    if not known:
-        if current is not None and current.segments:
-            segments[start:stop] = [current.segments[0]] * (stop - start)
-        return
-    _fill_backwards(segments, start, stop)
-    for i in range(start, stop):
-        if segments[i] is None:
-            segments[i] = known[-1]
-
-
-def _fill_backwards(segments: list[Hashable], start: int, stop: int) -> None:
-    """What has no segment gets that of what follows it; the end stays as it is."""
-    following: Hashable = None
-    for i in range(stop - 1, start - 1, -1):
-        if segments[i] is None:
-            segments[i] = following
-        following = segments[i]
-
-
-def _spans(pieces: list[_Piece], segments: list[Hashable]) -> list[Span]:
-    """Pieces with neighbours of one kind put together."""
-    spans: list[Span] = []
-    for piece, segment in zip(pieces, segments, strict=True):
-        kind = piece.owner.kind
-        literal = kind == "literal"
-        tracked = kind != "unknown" or piece.text.isdigit()
-        previous = spans[-1] if spans else None
-        if previous and previous[1:] == (segment, literal, tracked):
-            spans[-1] = Span(previous.text + piece.text, segment, literal, tracked)
-        else:
-            spans.append(Span(piece.text, segment, literal, tracked))
-    return spans
+        """See `render`. `messages`, `tools`: as `prepare` and `prepare_tools` have made them."""
+        return self._program.render(messages, tools, add_generation_prompt, variables or {})

@@ -7,7 +7,8 @@ from typing import Any
 
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.messages import REASONING_NAMES
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part
+from deeproot.runtime.context.spans import ChatMessage, Part
+from deeproot.runtime.context.template import ChatTemplate
 
 _OPEN, _CLOSE = "<think>", "</think>"
 _THOUGHT = "pondered"

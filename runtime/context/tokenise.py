@@ -10,8 +10,8 @@ import numpy as np
 from blake3 import blake3
 
 from deeproot.runtime.context.control_text import EMPTY, TextEncoder, control_tokens, swallows
+from deeproot.runtime.context.spans import Span
 from deeproot.runtime.context.spellings import any_of
-from deeproot.runtime.context.template import Span
 from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
 
 SEPARATORS = ("\n\n", "\n", "\n\n---\n\n", " \n\n", "\n\n## \n\n", "\x1e")

@@ -13,7 +13,6 @@ from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.frozen_tools import frozen_tools
 from deeproot.runtime.context.host_items import host_item
 from deeproot.runtime.context.items import Item, LayoutPolicy, Placement, Plan, PlanContext
-from deeproot.runtime.context.jinja_tracking import TrackedDict, TrackedList
 from deeproot.runtime.context.linter import Linter
 from deeproot.runtime.context.messages import chat_messages, openai_messages
 from deeproot.runtime.context.overhead import message_overhead, tools_overhead
@@ -21,11 +20,13 @@ from deeproot.runtime.context.pipeline_filter import PipelineFilter
 from deeproot.runtime.context.report import Report
 from deeproot.runtime.context.reporting import lint_placements, report_of
 from deeproot.runtime.context.segments import Segment, Zone
+from deeproot.runtime.context.span_programs import Prepared
+from deeproot.runtime.context.spans import ChatMessage, Part, Span
 from deeproot.runtime.context.stage_filter import StageFilter
 from deeproot.runtime.context.staged_log import StagedLog
 from deeproot.runtime.context.staging import Stager
 from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span, prepare_tools
+from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.thinking import Thinking, thinking_rule
 from deeproot.runtime.context.tokenise import SegmentTokenizer, Tokenised
 from deeproot.runtime.context.tokenizer import TokenIds, Tokenizer
@@ -104,9 +105,9 @@ class WorkingSet:
         self._linter = Linter()
         self._overhead = message_overhead(template, self._tokens)
         self._fixed: tuple[str, int] | None = None
-        self._prepared: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
+        self._prepared: dict[Hashable, tuple[ChatMessage, Prepared]] = {}
         """Messages of the last call as the template sees them; most come again."""
-        self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], TrackedList | None] | None = None
+        self._tools: tuple[str | None, tuple[Mapping[str, Any], ...], Prepared] | None = None
         self._keep_symbols = tuple(keep_symbols)
         self._techniques = techniques
         self._thinking = thinking
@@ -205,8 +206,8 @@ class WorkingSet:
     def _render_once(self, messages: Sequence[ChatMessage], plan: Plan) -> list[Span]:
         key = plan.tools_item.key if plan.tools_item is not None else None
         if self._tools is None or self._tools[:2] != (key, plan.tools):
-            self._tools = (key, plan.tools, prepare_tools(plan.tools, key))
-        kept: dict[Hashable, tuple[ChatMessage, TrackedDict]] = {}
+            self._tools = (key, plan.tools, self._template.prepare_tools(plan.tools, key))
+        kept: dict[Hashable, tuple[ChatMessage, Prepared]] = {}
         for message in messages:
             first = message.parts[0].segment
             known = self._prepared.get(first)

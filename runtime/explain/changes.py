@@ -127,7 +127,7 @@ def _continues(wanted: Sequence[Any], among: Sequence[Any]) -> bool:
 
 def _text_cause(old: Side, new: Side) -> Cause | None:
     """How one text became the other: of the whole stretch, else of the line in which they part."""
-    for one, other in ((old.text, new.text), _parting_lines(old, new)):
+    for one, other in dict.fromkeys(((old.text, new.text), _parting_lines(old, new))):
         if one == other:
             continue
         if _with_canonical_json(one) == _with_canonical_json(other):

@@ -21,7 +21,8 @@ from deeproot.runtime.explain.history import Chat
 
 _MARK_START, _MARK_END = "\ufdd6", "\ufdd7"  # no characters
 # In the middle of a word, and not in a tag: templates look for those.
-_INSIDE_WORD = re.compile(r"<[^<>\n]*>|\w(?=\w)")
+_TAG = re.compile(r"<[^<>\n]*>")
+_TAG_OR_WORD = re.compile(rf"{_TAG.pattern}|\w(?=\w)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,26 +187,37 @@ class _Marks:
         return Stretch(plain, tuple(_placed(plain, at, *line) for at, line in lines))
 
     def _marked(self, line: str, origin: Origin) -> str:
-        parts, done, wanted = [], 0, True
-        for found in _INSIDE_WORD.finditer(line):
+        parts, done, found = [], 0, _TAG_OR_WORD.search(line)
+        while found is not None:
+            end = found.end()
             if found[0].startswith("<"):
-                wanted = True  # what stands before a tag may be cut off
-            elif wanted:
-                parts += [line[done : found.end()], f"{self._start}{len(self._lines)}{_MARK_END}"]
-                self._lines.append((line, found.end(), origin))
-                done, wanted = found.end(), False
+                found = _TAG_OR_WORD.search(line, end)
+            else:
+                parts += [line[done:end], f"{self._start}{len(self._lines)}{_MARK_END}"]
+                self._lines.append((line, end, origin))
+                done = end
+                # What stands before a tag may be cut off, so the next mark is behind the next tag.
+                found = _TAG.search(line, end)
         return "".join([*parts, line[done:]])
 
 
 def _placed(text: str, at: int, line: str, inside: int, origin: Origin) -> _Line:
     """How much of `line` stands around character `at`, where its mark was."""
-    before, behind = line[:inside], line[inside:]
-    start, end = at, at
-    while start > 0 and at - start < len(before) and text[start - 1] == before[start - at - 1]:
-        start -= 1
-    while end < len(text) and end - at < len(behind) and text[end] == behind[end - at]:
-        end += 1
+    start = at - _num_common(text[max(0, at - inside) : at][::-1], line[:inside][::-1])
+    end = at + _num_common(text[at : at + len(line) - inside], line[inside:])
     return _Line(start, end, origin)
+
+
+def _num_common(one: str, other: str) -> int:
+    """With how many characters both texts begin. By comparing halves: character by character is slow in Python."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _text(tokenizer: Tokenizer, ids: Int32Array) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import UNSET
 
 from deeproot.runtime.chat.reply_events import (
@@ -34,6 +35,9 @@ from deeproot.runtime.server.responses import (
 from deeproot.runtime.server.sse import COMPLETIONS_FRAMING
 from deeproot.scheduler.messages import TokenLogprobs
 
+_MARK = "\0"
+"""Where the text goes; no name of a model has it."""
+
 
 class ChatShape:
     """See `answers.Shape`. Remembers which choices of a stream have begun."""
@@ -50,6 +54,8 @@ class ChatShape:
         self._usage_of_chunks = None if include_usage else UNSET
         self._tokenizer = tokenizer
         self._begun: set[int] = set()
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        """Of each choice, what stands before and behind the text in a chunk with nothing else."""
 
     def whole(self, pieces: Sequence[Piece], usage: UsageInfo) -> ChatCompletion:
         indices = sorted({piece.index for piece in pieces})
@@ -59,6 +65,10 @@ class ChatShape:
         )
 
     def chunks(self, piece: Piece) -> list[object]:
+        if len(piece.events) == 1 and piece.end is None and not piece.logprobs and piece.index in self._begun:
+            event = piece.events[0]
+            if isinstance(event, ContentDelta):
+                return [self._text_chunk(piece.index, event.text)]
         deltas: list[Delta] = []
         if piece.index not in self._begun:
             self._begun.add(piece.index)
@@ -108,6 +118,16 @@ class ChatShape:
 
     def _logprobs(self, entries: Sequence[TokenLogprobs]) -> ChatLogprobs | None:
         return None if self._tokenizer is None else chat_logprobs(entries, self._tokenizer)
+
+    def _text_chunk(self, index: int, text: str) -> msgspec.Raw:
+        """The chunk that most tokens make: all of it but the text is written once."""
+        around = self._around.get(index)
+        if around is None:
+            mark = msgspec.json.encode(_MARK)
+            whole = msgspec.json.encode(self._chunk(index, Delta(content=_MARK), None))
+            before, behind = whole.rsplit(mark, 1)
+            around = self._around[index] = before, behind
+        return msgspec.Raw(b"".join((around[0], msgspec.json.encode(text), around[1])))
 
     def _chunk(
         self, index: int, delta: Delta, finish_reason: str | None, logprobs: ChatLogprobs | None = None

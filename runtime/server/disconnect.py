@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from deeproot.runtime.server.http_protocol import cut_off
+from deeproot.runtime.server.http_protocol import cut_off, direct_send
 
 T = TypeVar("T")
 
@@ -53,20 +53,68 @@ class EventStream(Response):
                 await _race(self._pump(scope, send), receive)
 
     async def _pump(self, scope: Scope, send: Send) -> None:
-        async def put(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._patience_s):
-                    await send(message)
-            except TimeoutError:
-                self._on_slow()
-                cut_off(scope)
-                raise ClientGone from None
+        patience = _Patience(self._patience_s)
 
-        await put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await put({"type": "http.response.body", "body": self._first, "more_body": True})
-        async for event in self._events:
-            await put({"type": "http.response.body", "body": event, "more_body": True})
-        await put({"type": "http.response.body", "body": b"", "more_body": False})
+        send_body = direct_send(scope, send)
+
+        async def put(body: bytes, *, more: bool = True) -> None:
+            patience.begin()
+            await send_body({"type": "http.response.body", "body": body, "more_body": more})
+            patience.end()
+
+        try:
+            # Never held up: so far the connection is empty.
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+            await put(self._first)
+            async for event in self._events:
+                await put(event)
+            await put(b"", more=False)
+        except asyncio.CancelledError:
+            if not patience.is_over:
+                raise
+            self._on_slow()
+            cut_off(scope)
+            raise ClientGone from None
+        finally:
+            patience.close()
+
+
+class _Patience:
+    """Cancels the task that made it when something that it does takes too long: by one timer, whatever it does how often."""
+
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._began: float | None = None
+        self._timer = self._loop.call_later(seconds, self._look)
+        self.is_over = False
+        """Whether it has cancelled the task."""
+
+    def begin(self) -> None:
+        """What must not take too long begins."""
+        self._began = self._loop.time()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._began = None
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._seconds
+        if self._began is not None:
+            left += self._began - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self.is_over = True
+            self._task.cancel()
 
 
 async def _race(work: Coroutine[Any, Any, T], receive: Receive) -> T:

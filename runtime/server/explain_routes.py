@@ -22,13 +22,17 @@ async def list_explanations(request: Request, state: State, limit: str = "20") -
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= _MAX_LISTED:
         raise invalid(f"limit is {limit!r}: give a number from 1 to {_MAX_LISTED}.", "limit")
     owner = tenant_of(request, None).owner
-    kept = state.ready().explainer.latest()
+    serving = state.ready()
+    await serving.later.settle()
+    kept = serving.explainer.latest()
     return json_response({"data": [found for tenant, found in kept if tenant.owner == owner][: int(limit)]})
 
 
 @router.get("/explanations/{rid:path}")
 async def one_explanation(rid: str, request: Request, state: State) -> Response:
-    found = state.ready().explainer.get(rid)
+    serving = state.ready()
+    await serving.later.settle()
+    found = serving.explainer.get(rid)
     # Nothing tells a request of somebody else's from one that never was.
     if found is None or found[0].owner != tenant_of(request, None).owner:
         raise ApiError(

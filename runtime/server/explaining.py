@@ -1,7 +1,7 @@
 """Explanations of one API call's requests, from before they are submitted to the answer that carries them."""
 
 import asyncio
-import logging
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,15 +16,15 @@ from deeproot.runtime.explain.report import Explanation
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.server.cache_marks import session_of
 from deeproot.runtime.server.errors import invalid
+from deeproot.runtime.server.later import LaterWork
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.precedence import priority_of
 from deeproot.runtime.server.responses import ChatCompletion, ChatCompletionChunk, OwnAnswer, TextCompletion
 from deeproot.runtime.server.schemas import GenerationRequest
+from deeproot.runtime.server.shared_prefixes import SharedPrefixes
 from deeproot.runtime.server.state import Serving
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.scheduler.messages import AddRequest, Usage
-
-logger = logging.getLogger(__name__)
 
 HEADER = "x-deeproot-explain"
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
@@ -44,13 +44,14 @@ class Asker:
     traceparent: str | None = None
     """The header of that name."""
 
-    def sign(self, request: AddRequest, seen: int = 0) -> AddRequest:
+    def sign(self, request: AddRequest, shared: SharedPrefixes, seen: int = 0) -> AddRequest:
         """The request with what the engine has to know of who asks."""
         return msgspec.structs.replace(
             request,
             namespace=self.tenant.namespace,
             tenant=self.tenant.owner,
             priority=self.priority,
+            shared=shared.num_shared(request.token_ids),
             seen=seen,
         )
 
@@ -83,14 +84,18 @@ def explained(
                 "This server keeps nothing to explain with: start it with --explain-memory-bytes 32MiB.",
                 "deeproot.explain",
             )
-        return None, tuple(asker.sign(one) for one in requests)
+        return None, tuple(asker.sign(one, serving.shared) for one in requests)
     engine = serving.client.num_restarts
     pending = []
     for request in requests:
         ids = np.frombuffer(request.token_ids, dtype=np.int32)
         pending.append(serving.explainer.begin(request.rid, asker.tenant, ids, chat, engine, asker.since))
-    told = [asker.sign(request, seen=known.common) for request, known in zip(requests, pending, strict=True)]
-    return Explaining(serving.explainer, tuple(pending), asker.wants_explanation), tuple(told)
+    told = [
+        asker.sign(request, serving.shared, seen=known.common)
+        for request, known in zip(requests, pending, strict=True)
+    ]
+    explaining = Explaining(serving.explainer, tuple(pending), asker.wants_explanation, serving.later)
+    return explaining, tuple(told)
 
 
 @dataclass(slots=True)
@@ -101,6 +106,7 @@ class Explaining:
     pending: tuple[Pending, ...]
     wanted: bool
     """Whether the answer carries them; they are kept and counted either way."""
+    later: LaterWork
     explanations: tuple[Explanation, ...] = ()
     _usages: dict[int, Usage] = field(default_factory=dict)
 
@@ -115,12 +121,11 @@ class Explaining:
         self.explainer.computed(self.pending[index], text.end.usage, text.token_ids)
 
     async def finish(self, metrics: Metrics) -> None:
-        """Explain all choices: before the answer ends if that carries it, else meanwhile."""
-        work = asyncio.get_running_loop().run_in_executor(None, self._explain, metrics)
+        """Explain all choices: before the answer ends if that carries it, else when there is time."""
         if self.wanted:
-            await work
+            await asyncio.to_thread(self._explain, metrics)
         else:
-            work.add_done_callback(_log_failure)
+            self.later.put(functools.partial(self._explain, metrics))
 
     def _explain(self, metrics: Metrics) -> None:
         self.explanations = tuple(
@@ -139,8 +144,3 @@ def with_own_answer(body: object, own: OwnAnswer) -> object:
         return body
     anything: Any = own
     return msgspec.structs.replace(body, deeproot=anything)
-
-
-def _log_failure(work: "asyncio.Future[None]") -> None:
-    if not work.cancelled() and work.exception() is not None:
-        logger.error("a request could not be explained", exc_info=work.exception())

@@ -5,7 +5,6 @@ All of it happens after the answer, so that no request waits for it: nobody take
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from deeproot.engine.eviction import MAX_PRIORITY, EvictionClass
-from deeproot.runtime.chat.errors import TemplateError
+from deeproot.engine.eviction import EvictionClass
+from deeproot.runtime.chat.boundaries import END, conversation, in_order, num_older, tokens_up_to
 from deeproot.runtime.chat.reply_events import CallStart
 from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.client import EngineClient, EngineUnavailable
@@ -29,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 ROOT_LEASE_S = 600.0
 """Of a root that several sessions have, from its last use."""
-_END = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,9 @@ def chat_hinting(
         if lease_s > 0 or pause > 0:
             # What is asked for stays also when the conversation goes on; what is expected is then over.
             seconds, ends = (lease_s, False) if lease_s >= pause else (pause, True)
-            root, newest = (_boundary_tokens(serving, chat, ids, n) for n in (count, _num_older(chat)))
+            root, newest = (
+                _boundary_tokens(serving, chat, ids, n) for n in (count, num_older(chat.messages))
+            )
             found += conversation(root, newest, seconds, pause=ends)
         return in_order(found)
 
@@ -99,22 +99,9 @@ def text_hinting(
     """Of a plain prompt: only what is asked for."""
     found = [_of_mark(mark, mark.token or 0) for mark in marks]
     if lease_s > 0:
-        found.append(Boundary(_END, EvictionClass.LEAF, lease_s))
+        found.append(Boundary(END, EvictionClass.LEAF, lease_s))
     boundaries = in_order(found)
     return Hinting(Hints(tenant.owner, session), lambda _: boundaries, serving.background)
-
-
-def conversation(root: int, newest: int, seconds: float, *, pause: bool) -> list[Boundary]:
-    """A lease of a whole conversation behind its root. newest: the token at which the latest messages begin.
-
-    Among pauses the longest go first: if not all can stay, those should that are needed soonest.
-    """
-    priority = max(0, MAX_PRIORITY - round(2 * math.log2(max(seconds, 1.0)))) if pause else 0
-    return [
-        Boundary(root, EvictionClass.ROOT),
-        Boundary(newest, EvictionClass.TRUNK, seconds, priority, pause),
-        Boundary(_END, EvictionClass.LEAF, seconds, priority, pause),
-    ]
 
 
 def _note_results(serving: Serving, tenant: Tenant, chat: Chat) -> None:
@@ -124,14 +111,6 @@ def _note_results(serving: Serving, tenant: Tenant, chat: Chat) -> None:
             break
         newest.append(message.get("tool_call_id"))
     serving.pauses.returned(tenant.owner, [i for i in newest if isinstance(i, str)], time.monotonic())
-
-
-def _num_older(chat: Chat) -> int:
-    """Messages before the newest ones of user and tools."""
-    count = len(chat.messages)
-    while count and chat.messages[count - 1].get("role") in ("user", "tool"):
-        count -= 1
-    return count
 
 
 def _place(serving: Serving, chat: Chat, ids: Int32Array, mark: Mark) -> int:
@@ -144,25 +123,6 @@ def _of_mark(mark: Mark, end: int) -> Boundary:
 
 def _boundary_tokens(serving: Serving, chat: Chat, ids: Int32Array, count: int) -> int:
     """About how many tokens the tools and the first `count` messages take; 0 if the template does not show them alone."""
-    if count >= len(chat.messages):
-        return len(ids)
-    if not count and not chat.tools:
-        return 0
     template, continuation = serving.speech.require_template(), serving.continuations.chat
     assert continuation is not None, "there is a template"
-    kwargs = {**chat.template_kwargs, "add_generation_prompt": False, "continue_final_message": False}
-    try:
-        start = template.rendering(chat.messages[:count], chat.tools, **kwargs)
-    except TemplateError:
-        return 0
-    return continuation.length_of(start, ids)
-
-
-def in_order(boundaries: Sequence[Boundary]) -> list[Boundary]:
-    """By their ends; of several at the same place the one with the longest lease."""
-    best: dict[int, Boundary] = {}
-    for boundary in boundaries:
-        other = best.get(boundary.end)
-        if other is None or boundary.lease_s > other.lease_s:
-            best[boundary.end] = boundary
-    return [best[end] for end in sorted(best)]
+    return tokens_up_to(template, continuation, chat.messages, chat.tools, chat.template_kwargs, ids, count)

@@ -5,6 +5,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from deeproot.runtime.chat.reply_events import CallStart, ReplyEvent
 from deeproot.runtime.client import EngineClient, EngineUnavailable, Generation
 from deeproot.runtime.output_text import OutputEnd, OutputText
@@ -18,8 +20,7 @@ from deeproot.scheduler.messages import AddRequest, TokenLogprobs, TokenOutput
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What one step brought for one choice."""
 
     index: int
@@ -78,8 +79,7 @@ class Job:
                 async for batch in outputs:
                     pieces = []
                     for output in batch:
-                        timer.note(output)
-                        if output.token_id is not None:
+                        if timer.note(output):
                             trace.first_token()
                         pieces.append(self._read(index_of[output.rid], output, outputs))
                         self._hint(output.rid, pieces[-1], client)
@@ -95,10 +95,11 @@ class Job:
     def _hint(self, rid: str, piece: Piece, client: EngineClient) -> None:
         if self.hinting is None:
             return
-        calls = self._calls.setdefault(piece.index, [])
-        calls += [event for event in piece.events if isinstance(event, CallStart)]
+        for event in piece.events:
+            if isinstance(event, CallStart):
+                self._calls.setdefault(piece.index, []).append(event)
         if piece.end is not None:
-            self.hinting.ended(rid, calls, client)
+            self.hinting.ended(rid, self._calls.get(piece.index, []), client)
 
     def _read(self, index: int, output: TokenOutput, generation: Generation) -> Piece:
         text = self.texts[index]
@@ -106,17 +107,21 @@ class Job:
         events = text.feed(output)
         if text.wants_abort and not could_end:
             generation.abort(output.rid)
-        if output.invalid:
-            raise ApiError(400, output.error or "The request cannot be served.", code="invalid_request")
-        if text.end is not None and text.end.reason == "error":
-            raise ApiError(500, text.end.error or "The engine failed on this request.", code="engine_error")
-        if text.end is not None and text.end.reason == "abort":
-            raise EngineUnavailable("The engine was stopped before the request was complete.")
         if text.end is not None:
-            self.remember(index, text.token_ids)
-            if self.explaining is not None:
-                self.explaining.ended(index, text)
+            self._end(index, output, text.end)
         return Piece(index, events, text.end, text.take_logprobs(), output.prompt_logprobs)
+
+    def _end(self, index: int, last: TokenOutput, end: OutputEnd) -> None:
+        """A choice has ended; raises what `run` raises if not well."""
+        if last.invalid:
+            raise ApiError(400, last.error or "The request cannot be served.", code="invalid_request")
+        if end.reason == "error":
+            raise ApiError(500, end.error or "The engine failed on this request.", code="engine_error")
+        if end.reason == "abort":
+            raise EngineUnavailable("The engine was stopped before the request was complete.")
+        self.remember(index, self.texts[index].token_ids)
+        if self.explaining is not None:
+            self.explaining.ended(index, self.texts[index])
 
 
 class _Timer:
@@ -127,12 +132,14 @@ class _Timer:
         self._started = started
         self._last: dict[str, float] = {}
 
-    def note(self, output: TokenOutput) -> None:
+    def note(self, output: TokenOutput) -> bool:
+        """Whether it is the first token of its choice."""
         if output.token_id is None:
-            return
-        now = time.perf_counter()
-        if output.rid in self._last:
-            self._metrics.next_token(now - self._last[output.rid])
-        else:
+            return False
+        now, last = time.perf_counter(), self._last.get(output.rid)
+        if last is None:
             self._metrics.first_token(now - self._started)
+        else:
+            self._metrics.next_token(now - last)
         self._last[output.rid] = now
+        return last is None

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.explain.report import Explanation
+from deeproot.runtime.server.histogram import Histogram
 from deeproot.runtime.server.tracing import NoTracer, Tracer
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.stats import EngineStats
@@ -29,7 +30,9 @@ class Metrics:
             return Counter(f"deeproot_{name}", text, labels, registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"deeproot_{name}_seconds", text, buckets=buckets, registry=registry)
+            made = Histogram(f"deeproot_{name}_seconds", text, buckets)
+            registry.register(made)
+            return made
 
         self._prompt = counter("prompt_tokens", "Prompt tokens of ended requests")
         self._cached = counter("cached_tokens", "Prompt tokens whose K and V came from the cache")
@@ -168,12 +171,13 @@ class _EngineGauges(Collector):
 
 def _lease_metrics(stats: EngineStats) -> Iterator[Metric]:
     """Cached pages and hits by class of eviction."""
-    leased = (
+    raised = (
         ("leaf", stats.num_leaf_pages, stats.leaf_hits),
         ("trunk", stats.num_trunk_pages, stats.trunk_hits),
         ("root", stats.num_root_pages, stats.root_hits),
+        ("shared", stats.num_shared_pages, stats.shared_hits),
     )
-    plain = stats.num_cached_pages - stats.num_scratch_pages - sum(pages for _, pages, _ in leased)
+    plain = stats.num_cached_pages - stats.num_scratch_pages - sum(pages for _, pages, _ in raised)
     pages = GaugeMetricFamily(
         "deeproot_cached_pages", "Cached pages by class of eviction, first to go first", labels=["class"]
     )
@@ -184,8 +188,8 @@ def _lease_metrics(stats: EngineStats) -> Iterator[Metric]:
     )
     pages.add_metric(["scratch"], stats.num_scratch_pages)
     pages.add_metric(["plain"], plain)
-    hits.add_metric(["plain"], stats.counters.cached - sum(found for _, _, found in leased))
-    for name, num_pages, found in leased:
+    hits.add_metric(["plain"], stats.counters.cached - sum(found for _, _, found in raised))
+    for name, num_pages, found in raised:
         pages.add_metric([name], num_pages)
         hits.add_metric([name], found)
     yield pages

@@ -98,9 +98,19 @@ async def stats(state: State) -> Response:
 
 
 def _figures(stats: EngineStats) -> dict[str, object]:
-    leased = {"root": stats.num_root_pages, "trunk": stats.num_trunk_pages, "leaf": stats.num_leaf_pages}
+    leased = {
+        "shared": stats.num_shared_pages,
+        "root": stats.num_root_pages,
+        "trunk": stats.num_trunk_pages,
+        "leaf": stats.num_leaf_pages,
+    }
     plain = stats.num_cached_pages - stats.num_scratch_pages - sum(leased.values())
-    hits = {"root": stats.root_hits, "trunk": stats.trunk_hits, "leaf": stats.leaf_hits}
+    hits = {
+        "shared": stats.shared_hits,
+        "root": stats.root_hits,
+        "trunk": stats.trunk_hits,
+        "leaf": stats.leaf_hits,
+    }
     counters = stats.counters
     return {
         "running": stats.num_running,

@@ -17,6 +17,7 @@ import uvloop
 
 from deeproot.runtime.model_search import name_of
 from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
+from deeproot.runtime.process_transport import ENGINE_MODULE
 from deeproot.runtime.server.app import create_app
 from deeproot.runtime.server.http_protocol import CuttableProtocol
 from deeproot.runtime.server.startup import start_serving
@@ -28,13 +29,22 @@ _ENDING_S = 1.0
 """How long aborted requests may take to send their endings, and then the engine to finish its step."""
 
 
-def serve_until_signal(engine: EngineOptions, server: ServerOptions, listener: socket.socket) -> NoReturn:
-    """Load, serve, and end this process: with 0 after a signal, with 1 if the model cannot be loaded."""
+def serve_until_signal(
+    engine: EngineOptions,
+    server: ServerOptions,
+    listener: socket.socket,
+    *,
+    engine_module: str = ENGINE_MODULE,
+) -> NoReturn:
+    """Load, serve, and end this process: with 0 after a signal, with 1 if the model cannot be loaded.
+
+    `engine_module`: what the engine's process runs.
+    """
     state = ServerState(
         options=server, model_names=server.served_model_names or (name_of(Path(engine.model)),)
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(ServerProcess(engine, state, listener).run())
+        code = runner.run(ServerProcess(engine, state, listener, engine_module).run())
         # Threads that still compute (a long step, loading) cannot be interrupted and are not worth waiting for.
         _leave(code)
 
@@ -42,8 +52,11 @@ def serve_until_signal(engine: EngineOptions, server: ServerOptions, listener: s
 class ServerProcess:
     """Loads the model while already answering `/health`, serves, and ends in order."""
 
-    def __init__(self, engine: EngineOptions, state: ServerState, listener: socket.socket) -> None:
+    def __init__(
+        self, engine: EngineOptions, state: ServerState, listener: socket.socket, engine_module: str
+    ) -> None:
         self._engine = engine
+        self._engine_module = engine_module
         self._state = state
         self._listener = listener
         timeout = state.options.shutdown_timeout_s
@@ -78,7 +91,7 @@ class ServerProcess:
 
     async def _load(self) -> None:
         try:
-            await start_serving(self._state, self._engine)
+            await start_serving(self._state, self._engine, self._engine_module)
         except SetupError as error:
             self._fail(str(error))
         except Exception as error:

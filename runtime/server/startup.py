@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from deeproot.runtime.chat.template_processes import TemplateProcesses
 from deeproot.runtime.client import EngineClient
 from deeproot.runtime.continuations import make_continuations
 from deeproot.runtime.engine_messages import EngineInfo
 from deeproot.runtime.engine_transport import EngineTransport
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import EngineOptions
-from deeproot.runtime.process_transport import ProcessTransport
+from deeproot.runtime.process_transport import ENGINE_MODULE, ProcessTransport
 from deeproot.runtime.progress import loading_progress
+from deeproot.runtime.server.declaring import declare, warm_declared
 from deeproot.runtime.server.state import ServerState, Serving
 from deeproot.runtime.speech import Texts, load_texts, make_speech
 from deeproot.scheduler.messages import AddRequest, TokenOutput, Usage
@@ -28,7 +28,9 @@ T = TypeVar("T")
 _ENGINE_ENDS_S = 1.0
 
 
-async def start_serving(state: ServerState, options: EngineOptions) -> None:
+async def start_serving(
+    state: ServerState, options: EngineOptions, engine_module: str = ENGINE_MODULE
+) -> None:
     """Start the engine's process and read the model's texts meanwhile, then open the server for requests.
 
     Raises SetupError.
@@ -36,11 +38,14 @@ async def start_serving(state: ServerState, options: EngineOptions) -> None:
     with loading_progress(state.model_names[0]) as on_loading:
         said = state.options
         transport = ProcessTransport(
-            options, said.log_level, said.log_format, on_loading, said.limits.stuck_after_s
+            options,
+            said.log_level,
+            said.log_format,
+            on_loading,
+            said.limits.stuck_after_s,
+            engine_module,
         )
-        # They end with this process, whose end closes their standard input.
-        programs = TemplateProcesses(state.options.chat_template_timeout_s)
-        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options, programs)))
+        texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
         try:
             await open_for_requests(state, transport, texts, options)
         except BaseException:
@@ -66,6 +71,7 @@ async def open_for_requests(
         """An engine that was started anew may have found another amount of memory."""
         if state.serving is not None:
             state.serving.speech = make_speech(known, info)
+            warm_declared(state.serving)
 
     max_inflight = options.max_num_seqs + state.options.max_queued_requests
     client = EngineClient(transport, max_inflight, account, refresh)
@@ -78,7 +84,11 @@ async def open_for_requests(
     )
     explainer = Explainer(known.assets.tokenizer, known.template, state.options.explain_memory_bytes)
     speech = make_speech(known, info)
-    state.serving = Serving(speech, client, random.Random(options.seed), continuations, explainer)
+    serving = Serving(speech, client, random.Random(options.seed), continuations, explainer)
+    if state.options.shared_prefixes is not None:
+        await asyncio.to_thread(declare, serving, state.options.shared_prefixes)
+    state.serving = serving
+    warm_declared(serving)
 
 
 def log_end(last: TokenOutput, usage: Usage) -> None:

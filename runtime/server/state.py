@@ -14,9 +14,11 @@ from deeproot.runtime.continuations import Continuations
 from deeproot.runtime.explain.explainer import Explainer
 from deeproot.runtime.options import ServerOptions, SetupError
 from deeproot.runtime.server.errors import unavailable
+from deeproot.runtime.server.later import LaterWork
 from deeproot.runtime.server.limits import TenantLimits
 from deeproot.runtime.server.metrics import Metrics
 from deeproot.runtime.server.responses_api.archive import ResponseArchive
+from deeproot.runtime.server.shared_prefixes import SharedPrefixes
 from deeproot.runtime.server.shared_roots import SharedRoots
 from deeproot.runtime.server.tracing import OpenTelemetryTracer
 from deeproot.runtime.server.working_sets_api.service import WorkingSetService
@@ -37,10 +39,15 @@ class Serving:
     searches: SearchMemory = field(default_factory=SearchMemory)
     pauses: ToolPauses = field(default_factory=ToolPauses)
     roots: SharedRoots = field(default_factory=SharedRoots)
+    shared: SharedPrefixes = field(default_factory=SharedPrefixes)
     warmings: set[asyncio.Task[None]] = field(default_factory=set)
     warm_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     background: set[asyncio.Task[None]] = field(default_factory=set)
     """What is being told to the engine beside the answers."""
+    later: LaterWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.later = LaterWork(self.client)
 
 
 @dataclass(slots=True)

@@ -27,9 +27,12 @@ async def batches_of(request: Request, state: ServerState, job: Runs) -> AsyncGe
     """What `job.run` yields, within the tenant's limits and until the deadline. Raises ApiError (429, 504)."""
     timeout = timeout_of(request, state)
     with state.limits.entered(request.state.api_key_digest):
-        now = asyncio.get_running_loop().time()
-        deadline = None if timeout is None else now + timeout
         async with aclosing(job.run(state.ready().client, state.metrics)) as batches:
+            if timeout is None:
+                async for batch in batches:
+                    yield batch
+                return
+            deadline = asyncio.get_running_loop().time() + timeout
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -42,7 +45,7 @@ async def batches_of(request: Request, state: ServerState, job: Runs) -> AsyncGe
                 yield batch
 
 
-def _too_late(timeout: float | None) -> ApiError:
+def _too_late(timeout: float) -> ApiError:
     return ApiError(
         504,
         f"The answer was not complete within {timeout:g} s, so the request was ended: ask for less, or for more time by "

@@ -39,6 +39,7 @@ async def cached_tokens(serving: Serving, tenant: Tenant, ids: Int32Array) -> in
 async def _warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: float, rid: str) -> None:
     try:
         count, done = 0, 0
+        shared = serving.shared.num_shared(ids.tobytes())
         # If others evict what is computed, or the engine fails on it, it is given up some time.
         most = 2 * (len(ids) // PIECE_TOKENS + 1)
         while count < most and (done := await cached_tokens(serving, tenant, ids)) < len(ids):
@@ -46,9 +47,9 @@ async def _warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: floa
                 # Others' requests go before each piece, whatever they came for.
                 await serving.client.wait_idle()
                 count += 1
-                await _compute(serving, tenant, ids[: done + PIECE_TOKENS], f"{rid}-{count}")
+                await _compute(serving, tenant, ids[: done + PIECE_TOKENS], shared, f"{rid}-{count}")
         if not count:  # all was there: a request finds it, and so gives it a name to be leased by
-            await _compute(serving, tenant, ids, f"{rid}-{(count := 1)}")
+            await _compute(serving, tenant, ids, shared, f"{rid}-{(count := 1)}")
         if lease_s > 0:
             kept = Boundary(len(ids), EvictionClass.LEAF, lease_s)
             await serving.client.ask(HoldQuestion(f"{rid}-{count}", (kept,)), HoldAnswer)
@@ -56,12 +57,14 @@ async def _warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: floa
         logger.info("%s: not warmed to its end, since the engine takes nothing now", rid)
 
 
-async def _compute(serving: Serving, tenant: Tenant, ids: Int32Array, rid: str) -> None:
+async def _compute(serving: Serving, tenant: Tenant, ids: Int32Array, shared: int, rid: str) -> None:
+    """shared: of the whole prompt, of which `ids` is a part."""
     request = AddRequest(
         rid,
         ids.tobytes(),
         SamplingParams(max_tokens=1, temperature=0.0, seed=0, speculate=False),
         namespace=tenant.namespace,
+        shared=shared,
         tenant=tenant.owner,
         priority=_LAST_PRIORITY,
         hints=Hints(tenant.owner),

@@ -1,12 +1,16 @@
-"""The benchmark of steps runs every kind of step with both backends, and its batches are what they say."""
+"""The benchmark of steps runs every kind of step with each side, and its batches are what they say."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
+from tests.engine.gguf_files import write_gguf
+from tests.engine.hf import tiny_llama
 from tests.runtime.tiny_model import write_tiny_model
 
 from deeproot.bench.cpu_steps import CASES, PAGE_SIZE, Case, batch_of, main
+from deeproot.kernels.cpu.build import abilities_here
 
 
 def test_a_batch_has_the_case_in_it() -> None:
@@ -27,3 +31,16 @@ def test_the_table_has_a_line_for_each_case(tmp_path: Path, capsys: pytest.Captu
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[3:]] == [f"| {case.name}" for case in short]
     assert len(short) >= 3
+
+
+@pytest.mark.skipif(not abilities_here().bf16, reason="this CPU does not compute in bfloat16")
+def test_quantised_sides_stand_beside_the_dense_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny_llama(tmp_path, hidden_size=64, intermediate_size=96, num_attention_heads=4)
+    path = write_gguf(tmp_path / "m.gguf", "llama", model, GGMLQuantizationType.Q4_1)
+    sides = ["--sides", "cpu", "cpu-int8", "cpu-gguf"]
+    main(["--model", str(path), "--rounds", "1", "--longest", "130", *sides])
+    _, heads, _, *rows = capsys.readouterr().out.splitlines()
+    assert [cell.split()[0] for cell in heads.split(" | ")[1:]] == sides[1:]
+    assert [row.count(" | ") for row in rows] == [3, 3, 3]

@@ -1,10 +1,11 @@
 """The bench of the deterministic mode on a tiny model."""
 
+import json
 from pathlib import Path
 
 from tests.engine.hf import tiny_model
 
-from deeproot.bench.deterministic import run
+from deeproot.bench.deterministic import main, run
 
 
 def test_a_run(tmp_path: Path) -> None:
@@ -18,3 +19,16 @@ def test_a_run(tmp_path: Path) -> None:
     assert all(one["equal"] and one["largest"] == 0 for one in record["deterministic"])
     # Ordinary steps are near, whether or not they happen to be equal on a model so small.
     assert all(one["largest"] < 1e-3 for one in record["ordinary"])
+
+
+def test_the_command_writes_a_table_of_every_dtype(tmp_path: Path) -> None:
+    tiny_model(tmp_path, "llama", num_hidden_layers=1)
+    out = tmp_path / "found.json"
+    sizes = ["--tokens", "140", "--rows", "16", "--last", "5", "--repeats", "1"]
+    main(["--model", str(tmp_path), "--dtypes", "float32", "bfloat16", *sizes, "--out", str(out)])
+    records, table = json.loads(out.read_text()), out.with_suffix(".md").read_text()
+    assert [record["dtype"] for record in records] == ["float32", "bfloat16"]
+    for record in records:
+        ordinary, fixed = record["costs"]
+        assert f"## {record['dtype']}" in table
+        assert f"{fixed['decode_s'] * 1e3:,.1f} ({fixed['decode_s'] / ordinary['decode_s']:.1f})" in table

@@ -1,9 +1,11 @@
 """A brute-force prefix tree that keeps one record a page: what the real one must do."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from deeproot.engine.eviction import EvictionClass, rank_of
 from deeproot.engine.leases import LeaseLimits
 
 Prefix = tuple[int, ...]
@@ -47,6 +49,8 @@ class BruteForceTree:
         self.locks: list[Prefix] = []
         self.leases: list[ModelLease] = []
         self.clock = 0
+        self.is_shared: Callable[[Prefix], bool] = lambda _: False
+        """Whether a page is everybody's: neither leased nor left by anyone, and the last to go."""
 
     def parent_of(self, prefix: Prefix) -> Prefix:
         return prefix[: (len(prefix) - 1) // self.page_size * self.page_size]
@@ -101,11 +105,13 @@ class BruteForceTree:
         return out
 
     def rank(self, prefix: Prefix) -> int:
+        if self.is_shared(prefix):
+            return rank_of(EvictionClass.SHARED)
         plain = -1 if self.records[prefix].scratch else 0
         return max((lease.rank for lease in self.leases if lease.covers(prefix)), default=plain)
 
     def abandon(self, prefix: Prefix, keep: int) -> None:
-        while len(prefix) > keep:
+        while len(prefix) > keep and not self.is_shared(prefix):
             if self.locked(prefix) or any(lease.covers(prefix) for lease in self.leases):
                 return
             if any(not self.records[p].scratch for p in self.siblings(prefix)):

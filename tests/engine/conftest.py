@@ -15,5 +15,5 @@ def right_numbers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def gguf_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("gguf") / "sample.gguf", fill_sample)

@@ -21,8 +21,15 @@ def neighbours_from_halves(rows: np.ndarray, num_heads: int) -> np.ndarray:
     return out
 
 
-def write_gguf(path: Path, family: str, model: PreTrainedModel, **tensors: np.ndarray) -> Path:
-    """As llama.cpp's converter writes it, in float32. tensors: more of them, by name; `__` stands for a dot."""
+def write_gguf(
+    path: Path,
+    family: str,
+    model: PreTrainedModel,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **tensors: np.ndarray,
+) -> Path:
+    """As llama.cpp's converter writes it. kind: of all weights but norms. tensors: more of them, by name; `__` stands
+    for a dot."""
     config = model.config
     arch = next(code for code, name in gguf.MODEL_ARCH_NAMES.items() if name == family)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
@@ -41,7 +48,11 @@ def write_gguf(path: Path, family: str, model: PreTrainedModel, **tensors: np.nd
                 rows = neighbours_from_halves(rows, config.num_key_value_heads)
             elif family.startswith("gemma") and name.endswith("norm.weight"):
                 rows = rows + 1
-            writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), rows)
+            stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if kind == gguf.GGMLQuantizationType.F32 or rows.ndim != 2:
+                writer.add_tensor(stored, rows)
+            else:
+                writer.add_tensor(stored, gguf.quants.quantize(rows, kind), raw_dtype=kind)
 
     return write(path, fill, family)
 

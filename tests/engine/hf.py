@@ -10,6 +10,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from deeproot.engine.attention_choice import AttentionName
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import LoadFormat, faster_model, load_model, make_attention
+from deeproot.engine.quantization import Quantization
 from deeproot.engine.runner import Runner
 
 VOCAB = 96
@@ -92,12 +93,13 @@ def make_runner(
     dtype: str = "float32",
     load_format: LoadFormat = "auto",
     attention: AttentionName = "torch",
+    quantization: Quantization = "none",
 ) -> Runner:
     """Our side of the same model, with a pool full of NaN outside the pages that are in use.
 
     With the cpu backend and bfloat16 the model is the one that runs in C++.
     """
-    loaded = load_model(path, load_format, dtype, max_model_len=max_model_len)
+    loaded = load_model(path, load_format, dtype, max_model_len=max_model_len, quantization=quantization)
     pool = KVPool(loaded.config.kv_layout(page_size, loaded.dtype), num_pages)
     for layer in range(loaded.config.num_layers):
         for tensor in pool.kv(layer):

@@ -84,6 +84,14 @@ def test_few_channels(simd: Simd, matrix: Matrix, head_dim: int, dtype: torch.dt
     check(lengths, 2, 1, 16, 3, dtype, PLAIN, TOLERANCES[dtype], backend(simd, matrix), head_dim)
 
 
+@pytest.mark.parametrize("window", [None, 1500])
+@pytest.mark.parametrize(("simd", "matrix"), list(product(SIMD, MATRIX)))
+def test_few_tokens_after_many(simd: Simd, matrix: Matrix, window: int | None) -> None:
+    """Their keys are split among tasks; beside them are tokens whose keys are not."""
+    lengths, kind = [(2100, 9), (0, 3), (600, 1)], Kind(None, None, window)
+    check(lengths, 3, 1, 64, 8, torch.bfloat16, kind, 1e-2, backend(simd, matrix), head_dim=24)
+
+
 @pytest.mark.parametrize("matrix", MATRIX)
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 def test_around_the_edges_of_pages_and_steps(matrix: Matrix, edge: int) -> None:

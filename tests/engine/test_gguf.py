@@ -82,14 +82,14 @@ def test_a_type_without_dequantisation_is_named(tmp_path: Path) -> None:
         file.read("t")
 
 
-def test_arrays_outlive_the_file(gguf_sample: Path) -> None:
-    with GGUFFile(gguf_sample) as file:
+def test_arrays_outlive_the_file(sample: Path) -> None:
+    with GGUFFile(sample) as file:
         values = file.read("f32")
     values += 1
     assert np.isfinite(values).all()
 
 
-def test_unknown_tensor(gguf_sample: Path) -> None:
-    names: Any = GGUFFile(gguf_sample)
+def test_unknown_tensor(sample: Path) -> None:
+    names: Any = GGUFFile(sample)
     with pytest.raises(KeyError):
         names.read("nothing")

@@ -19,8 +19,8 @@ HEADER_BYTES = 600
 """Of the sample file, at least."""
 
 
-def test_the_sample_has_the_header_that_the_fuzz_tests_change(gguf_sample: Path) -> None:
-    with GGUFFile(gguf_sample) as file:
+def test_the_sample_has_the_header_that_the_fuzz_tests_change(sample: Path) -> None:
+    with GGUFFile(sample) as file:
         start = min(t.offset for t in file.tensors.values())
     assert HEADER_BYTES <= start < HEADER_BYTES + 100
 
@@ -51,8 +51,8 @@ def test_random_bytes_after_a_sound_start(tmp_path: Path, data: bytes, tensors: 
 
 @FUZZ
 @given(changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
-def test_changed_header_bytes(tmp_path: Path, gguf_sample: Path, changes: list[tuple[int, int]]) -> None:
-    content = bytearray(gguf_sample.read_bytes())
+def test_changed_header_bytes(tmp_path: Path, sample: Path, changes: list[tuple[int, int]]) -> None:
+    content = bytearray(sample.read_bytes())
     for position, byte in changes:
         content[position % HEADER_BYTES] = byte
     path = tmp_path / "fuzz.gguf"
@@ -64,18 +64,18 @@ def test_changed_header_bytes(tmp_path: Path, gguf_sample: Path, changes: list[t
 @given(
     position=st.integers(0, 10**6), value=st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1])
 )
-def test_changed_header_numbers(tmp_path: Path, gguf_sample: Path, position: int, value: int) -> None:
-    content = bytearray(gguf_sample.read_bytes())
+def test_changed_header_numbers(tmp_path: Path, sample: Path, position: int, value: int) -> None:
+    content = bytearray(sample.read_bytes())
     struct.pack_into("<Q", content, position % HEADER_BYTES, value)
     path = tmp_path / "fuzz.gguf"
     path.write_bytes(content)
     try_all(path)
 
 
-def test_every_truncation_is_refused(tmp_path: Path, gguf_sample: Path) -> None:
-    content = gguf_sample.read_bytes()
+def test_every_truncation_is_refused(tmp_path: Path, sample: Path) -> None:
+    content = sample.read_bytes()
     path = tmp_path / "short.gguf"
-    last_tensor = max(t.offset + t.num_bytes for t in GGUFFile(gguf_sample).tensors.values())
+    last_tensor = max(t.offset + t.num_bytes for t in GGUFFile(sample).tensors.values())
     for length in range(last_tensor):
         path.write_bytes(content[:length])
         with pytest.raises(GGUFError, match=r"cut off|empty|cannot fit|ends within|a string of|not a GGUF"):

@@ -31,7 +31,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("third\nfourth\n")
     line = (
-        "serve --model m --load-format dummy --dtype float32 --device cpu --chat-template t.jinja --max-model-len 99 "
+        "serve --model m --load-format dummy --dtype float32 --quantization int8 --device cpu --chat-template t.jinja --max-model-len 99 "
         "--attention-backend triton --kv-cache-dtype fp8 "
         "--max-num-seqs 3 --max-num-batched-tokens 50 --block-size 32 --kv-cache-memory-bytes 1GiB --seed 7 "
         "--host 0.0.0.0 --port 9 --served-model-name a b --api-key first --api-key second "
@@ -42,6 +42,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         model="m",
         load_format="dummy",
         dtype="float32",
+        quantization="int8",
         device="cpu",
         attention_backend="triton",
         kv_cache_dtype="fp8",

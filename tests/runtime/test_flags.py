@@ -56,7 +56,7 @@ def test_what_is_done_anyway_is_accepted(arguments: list[str]) -> None:
     ("arguments", "words"),
     [
         (["--tensor-parallel-size", "2"], ["--tensor-parallel-size 2", "one device"]),
-        (["--quantization", "awq"], ["--quantization awq", "GGUF"]),
+        (["--quantization", "awq"], ["--quantization", "awq", "gguf"]),
         (["--trust-remote-code"], ["--trust-remote-code", "no code"]),
         (["--disable-radix-cache"], ["--disable-radix-cache", "always"]),
         (["--no-async-scheduling"], ["--no-async-scheduling", "--overlap off"]),

@@ -120,6 +120,18 @@ def test_greedy_tokens_are_those_of_the_definitions(scheduler: Scheduler, refere
         assert not set(said[: params.min_tokens]) & set(params.stop_token_ids)
 
 
+def test_a_step_without_any_sampling_edits_nothing(scheduler: Scheduler, reference: PreTrainedModel) -> None:
+    """A prompt of several steps, the first of which compute no logits at all."""
+    prompt = [(7 * i) % 40 for i in range(60)]
+    params = add(scheduler, "a", prompt, max_tokens=4, presence_penalty=1.0, min_tokens=2)
+    found = tokens(run(scheduler)["a"])
+    assert len(found) == params.max_tokens
+    for i, token in enumerate(found):
+        logits = logits_of(reference, prompt + found[:i])[-1]
+        logits[list(set(found[:i]))] -= 1.0
+        assert token == int(logits.argmax())
+
+
 def test_prompts_are_scored_whatever_is_cached(scheduler: Scheduler, reference: PreTrainedModel) -> None:
     """Longer than a step's budget; with others beside it, and once more when all of it is in the cache."""
     prompt = np.random.default_rng(1).integers(0, VOCAB, 70).tolist()

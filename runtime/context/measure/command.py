@@ -21,7 +21,7 @@ from deeproot.runtime.context.measure.probe import Probe, probe
 from deeproot.runtime.context.measure.replay import Replayer, RoughTokenizer
 from deeproot.runtime.context.measure.table import as_table
 from deeproot.runtime.context.policies import AppendOnly, SlidingWindow
-from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.template import read_template
 from deeproot.runtime.context.three_zones import ThreeZones
 from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
@@ -109,7 +109,7 @@ def _replayer(args: argparse.Namespace) -> Replayer:
     tokenizer = RoughTokenizer() if args.tokenizer is None else TokenizersAdapter.from_file(args.tokenizer)
     template = None
     if args.chat_template is not None:
-        template = ChatTemplate(Path(args.chat_template).read_text(encoding="utf-8"))
+        template = read_template(args.chat_template)
     return Replayer(_policy(args.policy, args.budget), SegmentTokenizer(tokenizer), template)
 
 

@@ -1,5 +1,5 @@
 "use strict";
-const ZONES = ["root", "trunk", "leaf", "plain", "scratch"];
+const ZONES = ["shared", "root", "trunk", "leaf", "plain", "scratch"];
 const EVERY_MS = 1000, SAMPLES = 120, COLOURS = 6;
 const at = (id) => document.getElementById(id);
 const open = new Map();

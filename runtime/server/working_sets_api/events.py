@@ -3,7 +3,7 @@
 from deeproot.runtime.chat.reply_events import ParsedReply
 from deeproot.runtime.context import record
 from deeproot.runtime.context.budget import Budget, BudgetError
-from deeproot.runtime.context.event_log import NewEvent
+from deeproot.runtime.context.event_log import EventLogError, NewEvent, checked_data
 from deeproot.runtime.context.frozen_tools import spell_tools
 from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.jsonl import payload_of
@@ -25,10 +25,17 @@ def new_events(body: Events) -> list[NewEvent]:
     try:
         made = [_event(event, f"events[{i}]") for i, event in enumerate(body.events)]
         tools = [tool.model_dump(exclude_unset=True) for tool in body.tools] if body.tools else None
-        return made + message_events(body.messages, tools=tools)
+        made += message_events(body.messages, tools=tools)
     except LogImportError as error:
         field = str(error).split(" ", 1)[0].rstrip(":")
         raise invalid(f"{error}.", field, "invalid_event") from None
+    for i, event in enumerate(made):
+        try:
+            checked_data(event)
+        except EventLogError as error:  # a number that JSON has no word for: parsers take NaN and 1e999
+            field = f"events[{i}].data" if i < len(body.events) else "messages"
+            raise invalid(f"{field}: {error}.", field, "invalid_event") from None
+    return made
 
 
 def _event(body: EventBody, where: str) -> NewEvent:

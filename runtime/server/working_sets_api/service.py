@@ -161,7 +161,9 @@ class WorkingSetService:
         if self._model is None:
             tokenizer = speech.assets.tokenizer
             template = ChatTemplate(
-                speech.require_template().tool_source, special_texts=tokenizer.special_texts
+                speech.require_template().tool_source,
+                special_texts=tokenizer.special_texts,
+                processes=speech.processes,
             )
             self._model = _Model(speech, SegmentTokenizer(tokenizer), template)
         return self._model

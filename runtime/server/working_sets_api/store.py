@@ -82,7 +82,11 @@ class WorkingSetStore:
         self._check_room(owner, events)
         made = self._new(owner, settings)
         self._sets[owner, made.set_id] = made
-        self._append(made, events)
+        try:
+            self._append(made, events)
+        except BaseException:  # the disk is full, say: nobody has been told its name
+            self.delete(owner, made.set_id)
+            raise
         return made
 
     def get(self, owner: str, set_id: str) -> KeptSet:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.formats.json_calls import HERMES
+from deeproot.runtime.chat.piece_memory import PieceMemory
 from deeproot.runtime.chat.reply_format import ReplyFormat, reply_format
 from deeproot.runtime.chat.reply_match import same_reply
 from deeproot.runtime.chat.reply_memory import Reply, ReplyMemory
@@ -63,7 +64,7 @@ class Talk:
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, max_bytes: int = 10**6) -> None:
         self.template, self.tokenizer = template, tokenizer
         self.continuation = ChatContinuation(
-            template, tokenizer, ReplyMemory(max_bytes), reply_format(template)
+            template, tokenizer, ReplyMemory(max_bytes), reply_format(template), PieceMemory(10**6)
         )
         self.messages: list[Message] = []
         self.end = tokenizer.id_of("<|im_end|>")
@@ -364,7 +365,7 @@ def test_half_a_character_at_the_end_is_no_joint(smol: Tokenizer) -> None:
 def test_replies_of_another_namespace_are_not_known(smol: Tokenizer) -> None:
     template = family("chatml", smol)
     memory = ReplyMemory(10**6)
-    chat = ChatContinuation(template, smol, memory, reply_format(template))
+    chat = ChatContinuation(template, smol, memory, reply_format(template), PieceMemory(10**6))
     text = TextContinuation(smol, memory)
     odd = odd_ids(smol, "It is fine, thanks.", 3)
     for name in (b"a", b""):

@@ -114,7 +114,9 @@ def test_a_template_that_hangs_is_stopped_and_the_next_works(
 ) -> None:
     assert rendered(impatient, SHOWS, messages=[{"content": "a"}]) == "<a>"
     (before,) = impatient.pids
-    with pytest.raises(TemplateError, match=r"longer than the 0\.5 s of --chat-template-timeout"):
+    with pytest.raises(
+        TemplateError, match=r"longer than its limit of 0\.5 s \(of a server: --chat-template-timeout\)"
+    ):
         rendered(impatient, source)
     assert before not in impatient.pids
     assert not Path(f"/proc/{before}").exists()
@@ -234,7 +236,7 @@ def test_the_process_holds_no_secrets(
 
 def test_a_process_that_has_given_up_its_rights_opens_nothing() -> None:
     program = (
-        "import socket\nfrom deeproot.runtime.chat.template_worker import give_up_rights\n"
+        "import socket\nfrom deeproot.runtime.template_worker import give_up_rights\n"
         "give_up_rights(2**30)\n"
         "for attempt in (lambda: open('/etc/passwd'), socket.socket, lambda: bytearray(2**31)):\n"
         "    try:\n        attempt()\n    except (OSError, MemoryError) as error:\n"
@@ -246,7 +248,7 @@ def test_a_process_that_has_given_up_its_rights_opens_nothing() -> None:
 
 def test_a_worker_without_a_server_ends_by_its_alarm() -> None:
     ours, theirs = socket.socketpair()
-    arguments = ("-P", "-m", "deeproot.runtime.chat.template_worker", "0.2", str(2**30), str(2**20))
+    arguments = ("-P", "-m", "deeproot.runtime.template_worker", "0.2", str(2**30), str(2**20))
     with theirs:
         worker = subprocess.Popen([sys.executable, *arguments], stdin=theirs.fileno())
     with ours:

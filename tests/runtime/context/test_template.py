@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from deeproot.runtime.chat.errors import TemplateError
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span
+from deeproot.runtime.context.spans import ChatMessage, Part, Span
+from deeproot.runtime.context.template import ChatTemplate
 
 from .template_names import SPECIALS, TEMPLATES, TRIMMING, WITH_TOOLS
 
@@ -221,7 +222,7 @@ def test_the_sandbox_holds() -> None:
 
 
 def test_errors_say_what_and_where() -> None:
-    with pytest.raises(TemplateError, match=r"no valid Jinja \(line 2"):
+    with pytest.raises(TemplateError, match=r"not valid Jinja \(line 2"):
         ChatTemplate("ok\n{% if %}")
     refusing = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(TemplateError, match="refuses this conversation: roles must alternate"):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, pre_tokenizers
 
 from deeproot.runtime.context.control_text import TextEncoder
-from deeproot.runtime.context.template import ChatMessage, ChatTemplate, Part, Span
+from deeproot.runtime.context.spans import ChatMessage, Part, Span
+from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.tokenise import SEPARATORS, SegmentTokenizer
 from deeproot.runtime.context.tokenizer import NamedToken, TokenizerError, TokenizersAdapter
 

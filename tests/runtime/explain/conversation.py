@@ -9,6 +9,7 @@ import numpy as np
 
 from deeproot.engine.radix_node import common_tokens
 from deeproot.runtime.chat.continuation import ChatContinuation
+from deeproot.runtime.chat.piece_memory import PieceMemory
 from deeproot.runtime.chat.reply_format import reply_format
 from deeproot.runtime.chat.reply_memory import ReplyMemory
 from deeproot.runtime.chat.template import ChatTemplate
@@ -60,7 +61,7 @@ class Talk:
         self.now = now
         self.explainer = Explainer(tokenizer, self.template, max_bytes)
         self.continuation = ChatContinuation(
-            self.template, tokenizer, ReplyMemory(memory), reply_format(self.template)
+            self.template, tokenizer, ReplyMemory(memory), reply_format(self.template), PieceMemory(memory)
         )
         self.computed: list[tuple[bytes, bytes]] = []
         self.calls = 0

@@ -1,5 +1,6 @@
 """Where tokens come from, for conversations of any text and templates of every shape."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.explain.history import Chat
-from deeproot.runtime.explain.prompt_map import map_prompt, place_of
+from deeproot.runtime.explain.prompt_map import _num_common, map_prompt, place_of
 
 from .conversation import TEMPLATES, Message, tool
 
@@ -121,3 +122,10 @@ def test_a_template_that_does_not_let_marks_through(smol: Tokenizer) -> None:
     assert map_prompt(ChatTemplate(source, smol), smol, chat) is None
     refusing = ChatTemplate("{{ raise_exception('no') }}", smol)
     assert map_prompt(refusing, smol, chat) is None
+
+
+@given(one=st.text(alphabet="ab", max_size=40), other=st.text(alphabet="ab", max_size=40))
+def test_how_far_texts_are_the_same(one: str, other: str) -> None:
+    same = [a == b for a, b in zip(one, other, strict=False)]
+    assert _num_common(one, other) == len(list(itertools.takewhile(bool, same)))
+    assert _num_common(one + other, one) == len(one)

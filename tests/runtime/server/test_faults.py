@@ -127,7 +127,9 @@ def test_a_tokenizer_that_fails_is_a_500_of_its_own_request(
     def fail(*_: Any, **__: Any) -> Any:
         raise error
 
-    body = {"prompt": "a", "max_tokens": 1} if path == TEXT else chat_body("a", max_tokens=1)
+    # What has been tokenised before is remembered.
+    text = f"Said to nobody before: {path} {error!r}"
+    body = {"prompt": text, "max_tokens": 1} if path == TEXT else chat_body(text, max_tokens=1)
     with monkeypatch.context() as patched:
         patched.setattr(Tokenizer, "encode", fail)
         assert httpx.post(server.url + path, json=body, timeout=60).status_code == 500

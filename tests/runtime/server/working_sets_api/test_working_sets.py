@@ -326,6 +326,24 @@ def test_what_is_wrong_is_named_and_nothing_is_appended(sets: WorkingSets) -> No
     assert len(kept.export().splitlines()) == 1
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_json_has_no_word_for_are_named(
+    http: httpx.Client, sets: WorkingSets, number: str
+) -> None:
+    """The parser of bodies takes them; a log cannot."""
+    kept = sets.create(policy="append_only")
+    bodies = {
+        "events[1].data": '{"events": [{"kind": "instruction", "text": "a"}, {"kind": "instruction", "text": "b",'
+        f' "data": {{"step": {{"x": {number}}}}}}}]}}',
+        "messages": f'{{"messages": [{{"role": "user", "content": "a", "x": {number}}}]}}',
+    }
+    for field, body in bodies.items():
+        refused = http.post(f"{kept.set_id}/events", content=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == field
+    assert not kept.export()
+
+
 def test_a_client_that_is_behind_appends_nothing(sets: WorkingSets) -> None:
     kept = sets.create(policy="append_only", messages=[{"role": "user", "content": "a"}])
     other = sets.open(kept.set_id)
@@ -501,4 +519,43 @@ def test_a_reply_that_is_cut_off_is_not_logged(options: EngineOptions) -> None:
 
             wait_until(let_go)
             assert "assistant" not in kept.export()
+        running.wait_idle()
+
+
+def test_a_full_disk_appends_nothing_and_hurts_no_other_set(
+    options: EngineOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite is told how large a log may become: what it then says is what it says of a full disk."""
+    kept_in = ServerOptions(port=0, working_set_store=tmp_path / "sets")
+    long = {"messages": [{"role": "user", "content": "x" * 50_000}]}
+    with running_server(options, kept_in) as running, WorkingSets(running.url) as client:
+        full = client.create(policy="append_only", messages=[{"role": "user", "content": "Hello"}])
+        other = client.create(policy="append_only", messages=[{"role": "user", "content": "Hello"}])
+        service = running.state.working_sets
+
+        def of_log(pragma: str) -> int:
+            """In the thread of the logs."""
+            log = service._store.get("", full.set_id).log
+            return int(service._thread.submit(lambda: log._db.execute(pragma).fetchone()[0]).result())
+
+        before, pages = full.export(), of_log("PRAGMA page_count")
+        of_log(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(RemoteError, match="The store of working sets has failed") as failed:
+            full.append(**long)
+        assert failed.value.status == 503
+        assert full.export() == before
+        assert full.complete(max_tokens=2, record=False)["choices"][0]["finish_reason"] == "length"
+        assert other.complete(max_tokens=2)["choices"][0]["finish_reason"] == "length"
+
+        def no_room(log: EventLog, new: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(EventLog, "extend", no_room)
+            with pytest.raises(RemoteError) as failed:
+                client.create(policy="append_only", messages=[{"role": "user", "content": "Hello"}])
+            assert failed.value.status == 503
+        assert len(client.all()) == len(list((tmp_path / "sets").rglob("settings.json"))) == 2
+        of_log(f"PRAGMA max_page_count = {pages + 100}")
+        assert full.append(**long) == 2
         running.wait_idle()

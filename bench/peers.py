@@ -1,0 +1,241 @@
+"""How servers of one model compare on one machine: what an agent and its user wait for.
+
+    python -m deeproot.bench.peers --compare URL=NAME URL=NAME --rounds 3
+
+In each round every server is asked in turn for the same things: prompts of fresh random words at several lengths, fifty new
+words behind a long prompt that it has just answered, one stream, eight at once, and an agent whose turns send back
+what was answered. Works against any OpenAI-compatible server that streams usage and knows `ignore_eos`.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from deeproot.bench.live.asks import Ask
+from deeproot.bench.live.client import Answer, Server
+from deeproot.bench.live.command import targets_of
+from deeproot.bench.report.environment import environment, settings_of
+from deeproot.bench.report.output import check_output, show
+from deeproot.bench.report.progress import progress
+from deeproot.bench.report.result import Column, How, Metric, Result, Table
+from deeproot.bench.ttft import WORDS
+from deeproot.runtime.bench_flag_groups import add_result, add_targets
+from deeproot.runtime.flags import whole
+
+DONE, FAILED = 0, 2
+_TEMPLATE_TOKENS = 24
+"""Of a prompt, about as many come from the template and its first words."""
+_NEW_WORDS = 50
+_WARM_ASKS = 3
+_STREAM_TOKENS = 128
+_RESULT_WORDS, _TURN_TOKENS = 290, 32
+
+Figures = dict[str, float]
+"""By name as in `UNITS`."""
+
+UNITS = {
+    "warm TTFT": "ms",
+    "1 stream": "tok/s",
+    "8 streams": "tok/s",
+    "agent": "s",
+    "agent's mean TTFT": "ms",
+}
+
+
+def prefill_name(words: int) -> str:
+    return f"prefill of {words:,}"
+
+
+async def one_round(server: Server, lengths: Sequence[int], turns: int, seed: int) -> Figures:
+    """Every figure once. Raises ValueError if a request fails."""
+    asker = _Asker(server, random.Random(seed))
+    found: Figures = {}
+    for words in lengths:
+        answer = await asker.ask(asker.prompt(words - _TEMPLATE_TOKENS), 1)
+        found[prefill_name(words)] = (answer.prompt_tokens or words) / _first(answer)
+    found["warm TTFT"] = 1e3 * await _warm(asker, max(lengths))
+    for streams in (1, 8):
+        found[f"{streams} stream{'s' * (streams > 1)}"] = await _rate(asker, streams)
+    found["agent"], found["agent's mean TTFT"] = await _agent(asker, turns)
+    return found
+
+
+class _Asker:
+    def __init__(self, server: Server, rng: random.Random) -> None:
+        self._server = server
+        self._rng = rng
+
+    def words(self, count: int) -> str:
+        return " ".join(self._rng.choice(WORDS) for _ in range(count))
+
+    def prompt(self, words: int) -> list[dict[str, str]]:
+        return [{"role": "system", "content": self.words(4)}, {"role": "user", "content": self.words(words)}]
+
+    async def ask(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Answer:
+        ask = Ask("peers", 1, 0.0, max_tokens, messages=tuple(messages), ignore_eos=True)
+        answer = await self._server.ask(ask, time.perf_counter())
+        if answer.error is not None:
+            raise ValueError(f"{self._server.name}: {answer.error}")
+        return answer
+
+
+def _first(answer: Answer) -> float:
+    """Seconds to the first token; one that is no text is first seen at the answer's end."""
+    return answer.total_s if answer.ttft_s is None else answer.ttft_s
+
+
+async def _warm(asker: _Asker, words: int) -> float:
+    system, user = asker.prompt(words - _TEMPLATE_TOKENS)
+
+    async def longer() -> float:
+        said = {**user, "content": f"{user['content']} {asker.words(_NEW_WORDS)}"}
+        return _first(await asker.ask([system, said], 1))
+
+    await longer()
+    return median([await longer() for _ in range(_WARM_ASKS)])
+
+
+async def _rate(asker: _Asker, streams: int) -> float:
+    """Tokens a second: of one stream behind its first token, of several from when they were sent."""
+    stories = [
+        [{"role": "user", "content": f"Write a very long story about {asker.words(8)}."}]
+        for _ in range(streams)
+    ]
+    start = time.perf_counter()
+    answers = await asyncio.gather(*(asker.ask(story, _STREAM_TOKENS) for story in stories))
+    wall = time.perf_counter() - start
+    if streams > 1:
+        return sum(answer.output_tokens or 0 for answer in answers) / wall
+    (answer,) = answers
+    if answer.tpot_s is None:
+        raise ValueError("a stream of 128 tokens had no two pieces, or no usage")
+    return 1 / answer.tpot_s
+
+
+async def _agent(asker: _Asker, turns: int) -> tuple[float, float]:
+    """Seconds for all turns, and milliseconds to a turn's first token on average."""
+    tools = f"You are an agent that calls tools. Tools: {asker.words(90)}"
+    messages = [{"role": "system", "content": tools}]
+    waits, start = [], time.perf_counter()
+    for turn in range(turns):
+        result = f"Tool result {turn}: {asker.words(_RESULT_WORDS)}"
+        messages.append({"role": "user", "content": result})
+        answer = await asker.ask(messages, _TURN_TOKENS)
+        waits.append(_first(answer))
+        messages.append({"role": "assistant", "content": answer.said or "ok"})
+    return time.perf_counter() - start, 1e3 * sum(waits) / len(waits)
+
+
+async def measure(targets: Sequence[tuple[str, str]], args: argparse.Namespace) -> dict[str, list[Figures]]:
+    """By server, the figures of each round. Raises ValueError."""
+    servers = [Server(name, url, args.api_key, args.served_model) for name, url in targets]
+    found: dict[str, list[Figures]] = {server.name: [] for server in servers}
+    seed = time.time_ns() if args.seed is None else args.seed
+    try:
+        for server in servers:
+            await server.find_model()
+            # What a server does only once, it does before it is timed.
+            asker = _Asker(server, random.Random(seed - 1))
+            await asker.ask(asker.prompt(600), 16)
+        with progress("peers", args.rounds * len(servers)) as advance:
+            for i in range(args.rounds):
+                for server in servers:
+                    found[server.name].append(await one_round(server, args.lengths, args.turns, seed + i))
+                    advance(server.name)
+    finally:
+        for server in servers:
+            await server.http.aclose()
+    return found
+
+
+def units(lengths: Sequence[int]) -> dict[str, str]:
+    return {prefill_name(words): "tok/s" for words in lengths} | UNITS
+
+
+def metrics(found: dict[str, list[Figures]], lengths: Sequence[int]) -> tuple[Metric, ...]:
+    return tuple(
+        Metric(
+            name=f"{name}, {server}",
+            unit=unit,
+            how=How.MEASURED,
+            samples=tuple(one[name] for one in rounds),
+            higher_is_better=unit == "tok/s",
+        )
+        for name, unit in units(lengths).items()
+        for server, rounds in found.items()
+    )
+
+
+def table(found: dict[str, list[Figures]], lengths: Sequence[int]) -> Table:
+    """A row for each figure, a column for each server, and how the first does against the best of the others."""
+    first, *others = found
+    rows = []
+    for name, unit in units(lengths).items():
+        medians = {server: median(one[name] for one in rounds) for server, rounds in found.items()}
+        row = [f"{name}, {unit}", *(f"{value:,.4g}" for value in medians.values())]
+        if others:
+            best = (max if unit == "tok/s" else min)(medians[other] for other in others)
+            row.append(f"{medians[first] / best:.2f}")
+        rows.append(tuple(row))
+    columns = [Column("medians"), *(Column(server, How.MEASURED) for server in found)]
+    if others:
+        columns.append(Column(f"{first} / best other", How.MEASURED))
+    note = (
+        "Prefill: prompt tokens by the time to the first token. Warm: 50 new words behind the longest prompt."
+    )
+    return Table("In turns on one machine", tuple(columns), tuple(rows), note)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_targets(parser.add_argument_group("servers"))
+    group = parser.add_argument_group("load")
+    group.add_argument(
+        "--lengths",
+        type=whole(_TEMPLATE_TOKENS + 1),
+        nargs="+",
+        default=[512, 2048, 6000],
+        metavar="N",
+        help="of prompts, about as many tokens as words (default: 512 2048 6000)",
+    )
+    group.add_argument("--turns", type=whole(1), default=12, help="of the agent (default: %(default)s)")
+    group.add_argument("--rounds", type=whole(1), default=3, help="(default: %(default)s)")
+    group.add_argument(
+        "--seed", type=int, help="of the words (default: from the clock, so that no cache has them)"
+    )
+    add_result(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        check_output(args)
+        targets = targets_of(args)
+        if not targets:
+            raise ValueError("name a server: --url http://127.0.0.1:8000/v1, or several with --compare")
+        before = environment(())
+        found = asyncio.run(measure(targets, args))
+    except (OSError, ValueError) as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return FAILED
+    result = Result(
+        command="peers",
+        title=f"{args.rounds} rounds, to {' and '.join(found)}",
+        environment=before,
+        settings=settings_of(args),
+        metrics=metrics(found, args.lengths),
+        tables=(table(found, args.lengths),),
+    )
+    show(args, result)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

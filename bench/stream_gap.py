@@ -1,0 +1,227 @@
+"""How long running streams stand still while a long prompt arrives, and what that prompt waits.
+
+    python -m deeproot.bench.stream_gap --url http://127.0.0.1:8000/v1
+
+A few streams write; when each has written for a while, a long prompt of fresh random words is sent beside them. Counted are
+the times between successive pieces of each stream, before that and until the prompt's first token. Works against any
+OpenAI-compatible server that knows `ignore_eos`; with `--compare`, several are asked in turns.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from deeproot.bench.live.asks import Ask
+from deeproot.bench.live.client import Answer, Server
+from deeproot.bench.live.command import targets_of
+from deeproot.bench.report.environment import environment, settings_of
+from deeproot.bench.report.output import check_output, show
+from deeproot.bench.report.progress import progress
+from deeproot.bench.report.result import Column, How, Metric, Result, Table
+from deeproot.bench.ttft import WORDS
+from deeproot.runtime.bench_flag_groups import add_result, add_targets
+from deeproot.runtime.flags import whole
+
+DONE, FAILED = 0, 2
+_BEFORE = 48
+"""Pieces that each stream writes before the prompt is sent."""
+_SKIPPED = 8
+"""The first pieces of a stream, while others are still starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """One round. Seconds. `covered`: every stream still wrote when the prompt's first token came."""
+
+    quiet: tuple[float, ...]
+    """Times between pieces before the prompt was sent."""
+    busy: tuple[float, ...]
+    """Those that began or ended between then and the prompt's first token."""
+    ttft_s: float
+    prompt_tokens: int
+    covered: bool
+
+
+async def interfere(server: Server, streams: int, words: int, max_tokens: int, seed: int) -> Interference:
+    """One round. Raises ValueError if a request fails."""
+    rng = random.Random(seed)
+    origin = time.perf_counter()
+    under_way = asyncio.Event()
+    pieces = [0] * streams
+
+    async def stream(number: int) -> Answer:
+        def note(answer: Answer) -> None:
+            pieces[number] = len(answer.pieces)
+            if min(pieces) >= _BEFORE:
+                under_way.set()
+
+        task = f"Write a very long story about a {rng.choice(WORDS)} and a {rng.choice(WORDS)}."
+        answer = await server.ask(_ask(f"stream {number}", task, max_tokens), origin, note)
+        under_way.set()  # it may have failed
+        return answer
+
+    async def prompt() -> Answer:
+        text = " ".join(rng.choice(WORDS) for _ in range(words))
+        await under_way.wait()
+        return await server.ask(_ask("prompt", text, 1), origin)
+
+    long, *written = await asyncio.gather(prompt(), *(stream(i) for i in range(streams)))
+    return _seen(long, written)
+
+
+def _ask(name: str, text: str, max_tokens: int) -> Ask:
+    messages = ({"role": "user", "content": text},)
+    return Ask(name, 1, 0.0, max_tokens, messages=messages, ignore_eos=True)
+
+
+def _seen(long: Answer, written: Sequence[Answer]) -> Interference:
+    for answer in (long, *written):
+        if answer.error is not None:
+            raise ValueError(f"{answer.session}: {answer.error}")
+    sent = long.sent_s
+    # One token may be no text: then the end of its answer is the first that is seen of it.
+    first = sent + (long.total_s if long.ttft_s is None else long.ttft_s)
+    quiet, busy = [], []
+    for answer in written:
+        times = [answer.sent_s + at for at in answer.pieces[_SKIPPED:]]
+        for one, other in pairwise(times):
+            if other < sent:
+                quiet.append(other - one)
+            elif one < first:
+                busy.append(other - one)
+    ends = [answer.sent_s + answer.pieces[-1] for answer in written if answer.pieces]
+    covered = len(ends) == len(written) and min(ends) > first
+    return Interference(tuple(quiet), tuple(busy), first - sent, long.prompt_tokens or 0, covered)
+
+
+async def measure(
+    targets: Sequence[tuple[str, str]], args: argparse.Namespace
+) -> dict[str, list[Interference]]:
+    """All rounds, each server in turn; one more round first that does not count. Raises ValueError."""
+    servers = [Server(name, url, args.api_key, args.served_model) for name, url in targets]
+    found: dict[str, list[Interference]] = {server.name: [] for server in servers}
+    seed = time.time_ns() if args.seed is None else args.seed
+    try:
+        for server in servers:
+            await server.find_model()
+        with progress("stream gap", (args.rounds + 1) * len(servers)) as advance:
+            for i in range(args.rounds + 1):
+                for server in servers:
+                    one = await interfere(server, args.streams, args.words, args.max_tokens, seed + i)
+                    if i:
+                        found[server.name].append(one)
+                    advance(server.name)
+    finally:
+        for server in servers:
+            await server.http.aclose()
+    return found
+
+
+def tables(found: dict[str, list[Interference]]) -> tuple[Table, ...]:
+    rows = []
+    for name, rounds in found.items():
+        quiet, busy = (np.array([g for r in rounds for g in gaps(r)]) * 1e3 for gaps in (_quiet, _busy))
+        rows.append(
+            (
+                name,
+                f"{sum(r.covered for r in rounds)} of {len(rounds)}",
+                *(f"{np.percentile(quiet, share):,.0f}" if quiet.size else "-" for share in (50, 99)),
+                *(f"{np.percentile(busy, share):,.0f}" if busy.size else "-" for share in (50, 99)),
+                ", ".join(f"{max(r.busy, default=0) * 1e3:,.0f}" for r in rounds),
+                f"{median(r.ttft_s for r in rounds) * 1e3:,.0f}",
+                f"{median(r.prompt_tokens for r in rounds):,.0f}",
+            )
+        )
+    columns = (
+        Column("server"),
+        Column("covered", How.COUNTED),
+        *(Column(f"before, p{share}, ms", How.MEASURED) for share in (50, 99)),
+        *(Column(f"beside the prompt, p{share}, ms", How.MEASURED) for share in (50, 99)),
+        Column("worst of each round, ms", How.MEASURED),
+        Column("prompt's first token, ms", How.MEASURED),
+        Column("its tokens", How.COUNTED),
+    )
+    note = "Covered: rounds in which every stream still wrote when the prompt's first token came."
+    return (Table("Times between a stream's pieces", columns, tuple(rows), note),)
+
+
+def metrics(found: dict[str, list[Interference]]) -> tuple[Metric, ...]:
+    made = []
+    for name, rounds in found.items():
+        for what, samples in (
+            ("gap before the prompt", tuple(1e3 * gap for r in rounds for gap in r.quiet)),
+            ("gap beside the prompt", tuple(1e3 * gap for r in rounds for gap in r.busy)),
+            ("worst gap of a round", tuple(1e3 * max(r.busy, default=0.0) for r in rounds)),
+            ("prompt's first token", tuple(1e3 * r.ttft_s for r in rounds)),
+        ):
+            if samples:
+                made.append(Metric(name=f"{what}, {name}", unit="ms", how=How.MEASURED, samples=samples))
+    return tuple(made)
+
+
+def _quiet(one: Interference) -> tuple[float, ...]:
+    return one.quiet
+
+
+def _busy(one: Interference) -> tuple[float, ...]:
+    return one.busy
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_targets(parser.add_argument_group("servers"))
+    group = parser.add_argument_group("load")
+    group.add_argument("--streams", type=whole(1), default=1, help="that write (default: %(default)s)")
+    group.add_argument(
+        "--words",
+        type=whole(1),
+        default=5900,
+        help="of the prompt, about a token each (default: %(default)s)",
+    )
+    group.add_argument(
+        "--max-tokens", type=whole(_BEFORE + 1), default=512, help="of a stream (default: 512)"
+    )
+    group.add_argument("--rounds", type=whole(1), default=3, help="(default: %(default)s)")
+    group.add_argument(
+        "--seed", type=int, help="of the words (default: from the clock, so that no cache has them)"
+    )
+    add_result(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        check_output(args)
+        targets = targets_of(args)
+        if not targets:
+            raise ValueError("name a server: --url http://127.0.0.1:8000/v1, or several with --compare")
+        before = environment(())
+        found = asyncio.run(measure(targets, args))
+    except (OSError, ValueError) as error:
+        print(f"stream_gap: {error}", file=sys.stderr)
+        return FAILED
+    result = Result(
+        command="stream_gap",
+        title=f"{args.streams} stream(s) beside a prompt of {args.words:,} words",
+        environment=before,
+        settings=settings_of(args),
+        metrics=metrics(found),
+        tables=tables(found),
+    )
+    show(args, result)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
