@@ -1,4 +1,4 @@
-"""What the engine's tests share: an interpreter that computes rightly, and a sample of GGUF."""
+"""Triton's interpreter computes rightly."""
 
 from collections.abc import Iterator
 from pathlib import Path

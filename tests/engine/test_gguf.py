@@ -38,8 +38,8 @@ def assert_equals_package(path: Path) -> None:
             assert np.array_equal(values, quants.dequantize(tensor.data, tensor.tensor_type))
 
 
-def test_equals_the_package_on_a_sample(gguf_sample: Path) -> None:
-    assert_equals_package(gguf_sample)
+def test_equals_the_package_on_a_sample(sample: Path) -> None:
+    assert_equals_package(sample)
 
 
 def test_equals_the_package_on_the_real_model(smollm2_path: Path) -> None:
