@@ -173,6 +173,8 @@ def talk_on_a_terminal(server: RunningServer) -> None:
     if child == 0:
         # A dumb terminal, so that the prompt comes as plain characters.
         environment = {**os.environ, "TERM": "dumb"}
+        # Tests that run in the background may have been told to ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execve(command, [command, "chat", "--url", server.url, "--api-key", "key"], environment)
     screen = Screen(terminal)
     try:
