@@ -10,7 +10,7 @@ from deeproot.scheduler.questions import ProbeAnswer, ProbeQuestion, TreeAnswer,
 from deeproot.scheduler.rate import PrefillRate
 from deeproot.scheduler.scheduler import Scheduler
 
-from .test_scheduler import make_scheduler, request, run, tokens
+from .rig import make_scheduler, request, run, tokens
 
 
 def probe(scheduler: Scheduler, *prompts: list[int], namespace: bytes = b"") -> tuple[int, ...]:

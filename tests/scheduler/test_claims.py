@@ -2,20 +2,21 @@
 
 from typing import Any
 
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from tests.scheduler.rig import hinted
 
 from deeproot.engine.eviction import EvictionClass
 from deeproot.engine.leases import LeaseLimits
 from deeproot.scheduler.answering import answer
 from deeproot.scheduler.invariants import check_idle
-from deeproot.scheduler.messages import AddRequest, Boundary, Hints
+from deeproot.scheduler.messages import Boundary, Hints
 from deeproot.scheduler.questions import HoldAnswer, HoldQuestion, ProbeAnswer, ProbeQuestion
 from deeproot.scheduler.scheduler import Scheduler
 
-from .test_scheduler import AnyLoad, make_scheduler, request, run
+from .any_load import AnyLoad
+from .rig import make_scheduler, request, run
 
 EVERYTHING = 10**6
 
@@ -26,10 +27,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def hinted(message: AddRequest, session: str = "", owner: bytes = b"") -> AddRequest:
-    return msgspec.structs.replace(message, hints=Hints(owner, session.encode()))
 
 
 def serve(scheduler: Scheduler, rid: str, ids: list[int], **hints: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 from deeproot.scheduler.messages import AddRequest, SamplingParams, Usage
 from deeproot.scheduler.scheduler import Scheduler
 
-from .test_scheduler import alone, make_scheduler, run, tokens
+from .rig import alone, make_scheduler, run, tokens
 
 PROMPT = list(range(40))
 

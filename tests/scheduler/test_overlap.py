@@ -3,7 +3,7 @@ overlap must do at all."""
 
 import numpy as np
 import pytest
-from tests.scheduler.test_scheduler import alone, make_scheduler, request, run, tokens
+from tests.scheduler.rig import alone, make_scheduler, request, run, tokens
 
 from deeproot.scheduler.invariants import check, check_idle
 from deeproot.scheduler.messages import TokenOutput

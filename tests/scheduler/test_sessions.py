@@ -12,8 +12,7 @@ from deeproot.scheduler.answering import answer
 from deeproot.scheduler.questions import ForkQuestion, LeaveQuestion, Question, SessionAnswer
 from deeproot.scheduler.scheduler import Scheduler
 
-from .test_claims import hinted
-from .test_scheduler import make_scheduler, request, run
+from .rig import hinted, make_scheduler, request, run
 
 PAGE = 4
 NAMES = st.sampled_from(["a", "b", "c", "d"])

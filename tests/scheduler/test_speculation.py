@@ -6,7 +6,8 @@ from echo_model import EchoModel, make_pool, repeating_token
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
-from tests.scheduler.test_scheduler import AnyLoad, alone, request, run, tokens
+from tests.scheduler.any_load import AnyLoad
+from tests.scheduler.rig import alone, request, run, tokens
 
 from deeproot.engine.radix import RadixCache
 from deeproot.scheduler.config import SchedulerConfig, SpeculationConfig

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from tests.scheduler.rig import make_scheduler, request, run
 from tests.scheduler.test_claims import HintedLoad
-from tests.scheduler.test_scheduler import make_scheduler, request, run
 
 from deeproot.engine.eviction import EvictionClass
 from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
