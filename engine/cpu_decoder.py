@@ -136,7 +136,7 @@ def _up(n: int) -> int:
 
 
 def _form(weight: Weight) -> int:
-    return GROUPED_FORMS[weight.type.name] if isinstance(weight, GroupedRows) else DENSE
+    return GROUPED_FORMS[weight.type] if isinstance(weight, GroupedRows) else DENSE
 
 
 def _shape(weight: Weight) -> tuple[int, int]:

@@ -2,30 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-import numpy as np
 import torch
-from gguf import quants
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 GROUP = 32
 """Neighbouring values of a row that share a scale."""
-GROUPED_TYPES = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0)
+GroupedType: TypeAlias = Literal["Q4_0", "Q4_1", "Q8_0"]
+"""As GGUF calls them."""
+GROUP_BYTES: dict[GroupedType, int] = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+"""Of a group: a float16 scale, of Q4_1 the float16 least value, and the quants: of 4 bits, value i and i + 16 in a byte."""
+
+
+def grouped_type(name: str) -> GroupedType | None:
+    """The type of that name; None if its values do not stand in such groups."""
+    return next((kind for kind in GROUP_BYTES if kind == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
     """A weight `[n, k]` as a GGUF file holds it."""
 
-    type: GGMLQuantizationType
-    """Of GROUPED_TYPES."""
+    type: GroupedType
     data: torch.Tensor
     """`[n, bytes of a row]` uint8, on the CPU."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        group, num_bytes = GGML_QUANT_SIZES[self.type]
-        return len(self.data), self.data.shape[1] // num_bytes * group
+        return len(self.data), self.data.shape[1] // GROUP_BYTES[self.type] * GROUP
 
     def numel(self) -> int:
         n, k = self.shape
@@ -33,9 +37,18 @@ class GroupedRows:
 
     def dequantised(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """`[n, k]`, a new tensor."""
-        with np.errstate(all="ignore"):  # a damaged file's scales may be infinite
-            values = quants.dequantize(self.data.numpy(), self.type)
-        return torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(dtype)
+        groups = self.data.reshape(-1, GROUP_BYTES[self.type])
+        scale = groups[:, :2].contiguous().view(torch.float16).float()
+        if self.type == "Q8_0":
+            values = scale * groups[:, 2:].contiguous().view(torch.int8)
+        else:
+            packed = groups[:, -GROUP // 2 :]
+            quants = torch.cat((packed & 15, packed >> 4), dim=1).float()
+            if self.type == "Q4_0":
+                values = scale * (quants - 8)
+            else:
+                values = scale * quants + groups[:, 2:4].contiguous().view(torch.float16).float()
+        return values.reshape(self.shape).to(dtype)
 
 
 Weight = torch.Tensor | GroupedRows
@@ -49,14 +62,6 @@ def joined(parts: Sequence[GroupedRows]) -> GroupedRows | None:
     if len(parts) == 1:
         return parts[0]
     return GroupedRows(parts[0].type, torch.cat([part.data for part in parts]))
-
-
-def rounded_to_int8(weight: torch.Tensor) -> GroupedRows | None:
-    """The weight `[n, k]` in Q8_0: 8 bits and a scale for each 32 values. None if k is no multiple of that."""
-    if weight.dim() != 2 or weight.shape[1] % GROUP:
-        return None
-    kind = GGMLQuantizationType.Q8_0
-    return GroupedRows(kind, torch.from_numpy(quants.quantize(weight.float().numpy(), kind)))
 
 
 def dense(weight: Weight, dtype: torch.dtype) -> torch.Tensor:

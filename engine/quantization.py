@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
+from gguf import quants
+from gguf.constants import GGMLQuantizationType
 
 from deeproot.engine.attention_choice import AttentionError, AttentionNeeds, choose_attention
-from deeproot.engine.grouped_rows import GroupedRows, rounded_to_int8
+from deeproot.engine.grouped_rows import GROUP, GroupedRows
 from deeproot.engine.weights import GroupedStore, Shape, TensorStore, WeightError
 from deeproot.engine.weights_gguf import GGUFStore
 from deeproot.kernels.cpu.build import abilities_here
@@ -29,9 +31,17 @@ class Int8Store:
     def read_grouped(self, name: str) -> GroupedRows | None:
         if isinstance(self._store, GGUFStore):
             stored = self._store.read_grouped(name)
-            if stored is not None and stored.type.name == "Q8_0":
+            if stored is not None and stored.type == "Q8_0":
                 return stored
         return rounded_to_int8(self._store.read(name))
+
+
+def rounded_to_int8(weight: torch.Tensor) -> GroupedRows | None:
+    """The weight `[n, k]` in Q8_0: 8 bits and a scale for each 32 values. None if k is no multiple of that."""
+    if weight.dim() != 2 or weight.shape[1] % GROUP:
+        return None
+    rounded = quants.quantize(weight.float().numpy(), GGMLQuantizationType.Q8_0)
+    return GroupedRows("Q8_0", torch.from_numpy(rounded))
 
 
 def grouped_store(store: TensorStore, quantization: Quantization) -> GroupedStore | None:

@@ -7,7 +7,7 @@ import torch
 
 from deeproot.engine.config import ModelConfig
 from deeproot.engine.gguf import GGUFFile
-from deeproot.engine.grouped_rows import GROUPED_TYPES, GroupedRows
+from deeproot.engine.grouped_rows import GroupedRows, grouped_type
 from deeproot.engine.weights import Shape
 
 _TOP = {
@@ -64,7 +64,9 @@ class GGUFStore:
     def has_grouped(self) -> bool:
         """Whether there is a tensor that `read_grouped` gives."""
         tensors = map(self._file.tensors.__getitem__, self._names.values())
-        return any(len(tensor.shape) == 2 and tensor.type in GROUPED_TYPES for tensor in tensors)
+        return any(
+            len(tensor.shape) == 2 and grouped_type(tensor.type.name) is not None for tensor in tensors
+        )
 
     def read(self, name: str) -> torch.Tensor:
         tensor = torch.from_numpy(self._file.read(self._names[name]))
@@ -75,10 +77,11 @@ class GGUFStore:
     def read_grouped(self, name: str) -> GroupedRows | None:
         stored = self._names[name]
         tensor = self._file.tensors[stored]
-        if len(tensor.shape) != 2 or tensor.type not in GROUPED_TYPES:
+        kind = grouped_type(tensor.type.name)
+        if len(tensor.shape) != 2 or kind is None:
             return None
         data = torch.from_numpy(self._file.read_bytes(stored))
-        return GroupedRows(tensor.type, self._in_order(name, data))
+        return GroupedRows(kind, self._in_order(name, data))
 
     def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         projection = name.split(".")[-2]

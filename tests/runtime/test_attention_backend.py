@@ -44,7 +44,7 @@ def test_triton_in_the_interpreter_answers_as_torch_does(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the tiles that ship: float32 needs no mending of the interpreter."""
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="deeproot"):
         assert answers(model, attention_backend="triton") == answers(model)
     assert "attention: triton (asked for)" in caplog.text
     assert "attention: cpu (C++ compiled for this CPU, which reads pages in place; not triton:" in caplog.text

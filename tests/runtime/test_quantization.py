@@ -52,7 +52,7 @@ def test_what_cannot_be_had_is_refused_in_a_sentence(
 
 
 def test_auto_goes_on_without(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="deeproot"):
         load_engine(options(tiny_model, quantization="auto", load_format="dummy"))
     assert "weights are not kept quantised: " in caplog.text
 
