@@ -79,6 +79,12 @@ def add_servers(command: Any) -> None:
         metavar="X",
         help="recorded seconds in one second (default: 1)",
     )
+    _add_limits(group)
+    add_rounds(group)
+
+
+def _add_limits(group: Any) -> None:
+    """What asks and answers are held to."""
     group.add_argument(
         "--max-tokens", type=whole(1), default=64, metavar="N", help="of an answer (default: %(default)s)"
     )
@@ -103,7 +109,6 @@ def add_servers(command: Any) -> None:
         metavar="MS",
         help="for goodput (default: %(default)s)",
     )
-    add_rounds(group)
 
 
 def add_runs(group: Any, kind: str, count: int) -> None:
