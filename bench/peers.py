@@ -7,26 +7,22 @@ words behind a long prompt that it has just answered, one stream, eight at once,
 what was answered. Works against any OpenAI-compatible server that streams usage and knows `ignore_eos`.
 """
 
-import argparse
 import asyncio
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from statistics import median
+from typing import Any
 
 from deeproot.bench.live.asks import Ask
 from deeproot.bench.live.client import Answer, Server
-from deeproot.bench.live.command import targets_of
-from deeproot.bench.report.environment import environment, settings_of
-from deeproot.bench.report.output import check_output, show
-from deeproot.bench.report.progress import progress
+from deeproot.bench.live.in_turns import parser_of, run
+from deeproot.bench.report.environment import settings_of
 from deeproot.bench.report.result import Column, How, Metric, Result, Table
 from deeproot.bench.ttft import WORDS
-from deeproot.runtime.bench_flag_groups import add_result, add_targets
 from deeproot.runtime.flags import whole
 
-DONE, FAILED = 0, 2
 _TEMPLATE_TOKENS = 24
 """Of a prompt, about as many come from the template and its first words."""
 _NEW_WORDS = 50
@@ -130,26 +126,10 @@ async def _agent(asker: _Asker, turns: int) -> tuple[float, float]:
     return time.perf_counter() - start, 1e3 * sum(waits) / len(waits)
 
 
-async def measure(targets: Sequence[tuple[str, str]], args: argparse.Namespace) -> dict[str, list[Figures]]:
-    """By server, the figures of each round. Raises ValueError."""
-    servers = [Server(name, url, args.api_key, args.served_model) for name, url in targets]
-    found: dict[str, list[Figures]] = {server.name: [] for server in servers}
-    seed = time.time_ns() if args.seed is None else args.seed
-    try:
-        for server in servers:
-            await server.find_model()
-            # What a server does only once, it does before it is timed.
-            asker = _Asker(server, random.Random(seed - 1))
-            await asker.ask(asker.prompt(600), 16)
-        with progress("peers", args.rounds * len(servers)) as advance:
-            for i in range(args.rounds):
-                for server in servers:
-                    found[server.name].append(await one_round(server, args.lengths, args.turns, seed + i))
-                    advance(server.name)
-    finally:
-        for server in servers:
-            await server.http.aclose()
-    return found
+async def warm_up(server: Server, seed: int) -> None:
+    """What a server does only once, it does before it is timed."""
+    asker = _Asker(server, random.Random(seed))
+    await asker.ask(asker.prompt(600), 16)
 
 
 def units(lengths: Sequence[int]) -> dict[str, str]:
@@ -190,12 +170,8 @@ def table(found: dict[str, list[Figures]], lengths: Sequence[int]) -> Table:
     return Table("In turns on one machine", tuple(columns), tuple(rows), note)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_targets(parser.add_argument_group("servers"))
-    group = parser.add_argument_group("load")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser, group = parser_of(__doc__)
     group.add_argument(
         "--lengths",
         type=whole(_TEMPLATE_TOKENS + 1),
@@ -205,36 +181,22 @@ def _parser() -> argparse.ArgumentParser:
         help="of prompts, about as many tokens as words (default: 512 2048 6000)",
     )
     group.add_argument("--turns", type=whole(1), default=12, help="of the agent (default: %(default)s)")
-    group.add_argument("--rounds", type=whole(1), default=3, help="(default: %(default)s)")
-    group.add_argument(
-        "--seed", type=int, help="of the words (default: from the clock, so that no cache has them)"
-    )
-    add_result(parser)
-    return parser
+    args = parser.parse_args(argv)
 
+    def once(server: Server, seed: int) -> Awaitable[Figures]:
+        return one_round(server, args.lengths, args.turns, seed)
 
-def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        check_output(args)
-        targets = targets_of(args)
-        if not targets:
-            raise ValueError("name a server: --url http://127.0.0.1:8000/v1, or several with --compare")
-        before = environment(())
-        found = asyncio.run(measure(targets, args))
-    except (OSError, ValueError) as error:
-        print(f"peers: {error}", file=sys.stderr)
-        return FAILED
-    result = Result(
-        command="peers",
-        title=f"{args.rounds} rounds, to {' and '.join(found)}",
-        environment=before,
-        settings=settings_of(args),
-        metrics=metrics(found, args.lengths),
-        tables=(table(found, args.lengths),),
-    )
-    show(args, result)
-    return DONE
+    def result_of(found: dict[str, list[Figures]], before: dict[str, Any]) -> Result:
+        return Result(
+            command="peers",
+            title=f"{args.rounds} rounds, to {' and '.join(found)}",
+            environment=before,
+            settings=settings_of(args),
+            metrics=metrics(found, args.lengths),
+            tables=(table(found, args.lengths),),
+        )
+
+    return run("peers", args, warm_up, once, result_of)
 
 
 if __name__ == "__main__":

@@ -7,30 +7,26 @@ the times between successive pieces of each stream, before that and until the pr
 OpenAI-compatible server that knows `ignore_eos`; with `--compare`, several are asked in turns.
 """
 
-import argparse
 import asyncio
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from deeproot.bench.live.asks import Ask
 from deeproot.bench.live.client import Answer, Server
-from deeproot.bench.live.command import targets_of
-from deeproot.bench.report.environment import environment, settings_of
-from deeproot.bench.report.output import check_output, show
-from deeproot.bench.report.progress import progress
+from deeproot.bench.live.in_turns import parser_of, run
+from deeproot.bench.report.environment import settings_of
 from deeproot.bench.report.result import Column, How, Metric, Result, Table
 from deeproot.bench.ttft import WORDS
-from deeproot.runtime.bench_flag_groups import add_result, add_targets
 from deeproot.runtime.flags import whole
 
-DONE, FAILED = 0, 2
 _BEFORE = 48
 """Pieces that each stream writes before the prompt is sent."""
 _SKIPPED = 8
@@ -102,33 +98,11 @@ def _seen(long: Answer, written: Sequence[Answer]) -> Interference:
     return Interference(tuple(quiet), tuple(busy), first - sent, long.prompt_tokens or 0, covered)
 
 
-async def measure(
-    targets: Sequence[tuple[str, str]], args: argparse.Namespace
-) -> dict[str, list[Interference]]:
-    """All rounds, each server in turn; one more round first that does not count. Raises ValueError."""
-    servers = [Server(name, url, args.api_key, args.served_model) for name, url in targets]
-    found: dict[str, list[Interference]] = {server.name: [] for server in servers}
-    seed = time.time_ns() if args.seed is None else args.seed
-    try:
-        for server in servers:
-            await server.find_model()
-        with progress("stream gap", (args.rounds + 1) * len(servers)) as advance:
-            for i in range(args.rounds + 1):
-                for server in servers:
-                    one = await interfere(server, args.streams, args.words, args.max_tokens, seed + i)
-                    if i:
-                        found[server.name].append(one)
-                    advance(server.name)
-    finally:
-        for server in servers:
-            await server.http.aclose()
-    return found
-
-
 def tables(found: dict[str, list[Interference]]) -> tuple[Table, ...]:
     rows = []
     for name, rounds in found.items():
-        quiet, busy = (np.array([g for r in rounds for g in gaps(r)]) * 1e3 for gaps in (_quiet, _busy))
+        quiet = np.array([gap for r in rounds for gap in r.quiet]) * 1e3
+        busy = np.array([gap for r in rounds for gap in r.busy]) * 1e3
         rows.append(
             (
                 name,
@@ -167,20 +141,8 @@ def metrics(found: dict[str, list[Interference]]) -> tuple[Metric, ...]:
     return tuple(made)
 
 
-def _quiet(one: Interference) -> tuple[float, ...]:
-    return one.quiet
-
-
-def _busy(one: Interference) -> tuple[float, ...]:
-    return one.busy
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_targets(parser.add_argument_group("servers"))
-    group = parser.add_argument_group("load")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser, group = parser_of(__doc__)
     group.add_argument("--streams", type=whole(1), default=1, help="that write (default: %(default)s)")
     group.add_argument(
         "--words",
@@ -191,36 +153,22 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--max-tokens", type=whole(_BEFORE + 1), default=512, help="of a stream (default: 512)"
     )
-    group.add_argument("--rounds", type=whole(1), default=3, help="(default: %(default)s)")
-    group.add_argument(
-        "--seed", type=int, help="of the words (default: from the clock, so that no cache has them)"
-    )
-    add_result(parser)
-    return parser
+    args = parser.parse_args(argv)
 
+    def once(server: Server, seed: int) -> Awaitable[Interference]:
+        return interfere(server, args.streams, args.words, args.max_tokens, seed)
 
-def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    try:
-        check_output(args)
-        targets = targets_of(args)
-        if not targets:
-            raise ValueError("name a server: --url http://127.0.0.1:8000/v1, or several with --compare")
-        before = environment(())
-        found = asyncio.run(measure(targets, args))
-    except (OSError, ValueError) as error:
-        print(f"stream_gap: {error}", file=sys.stderr)
-        return FAILED
-    result = Result(
-        command="stream_gap",
-        title=f"{args.streams} stream(s) beside a prompt of {args.words:,} words",
-        environment=before,
-        settings=settings_of(args),
-        metrics=metrics(found),
-        tables=tables(found),
-    )
-    show(args, result)
-    return DONE
+    def result_of(found: dict[str, list[Interference]], before: dict[str, Any]) -> Result:
+        return Result(
+            command="stream_gap",
+            title=f"{args.streams} stream(s) beside a prompt of {args.words:,} words",
+            environment=before,
+            settings=settings_of(args),
+            metrics=metrics(found),
+            tables=tables(found),
+        )
+
+    return run("stream_gap", args, once, once, result_of)
 
 
 if __name__ == "__main__":

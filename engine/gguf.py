@@ -110,7 +110,8 @@ class GGUFFile:
             # Random bytes hold infinities and NaN too; what they mean is for the model to find out.
             with np.errstate(all="ignore"):
                 values = quants.dequantize(data, tensor.type)
-        except NotImplementedError:  # how the gguf package says that it cannot read a type
+        except NotImplementedError:
+            # The package has no list of the types that it reads, and says so when it is asked for another.
             raise GGUFError(
                 f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be dequantised; "
                 "convert the file to another type, such as Q8_0"

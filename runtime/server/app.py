@@ -55,7 +55,7 @@ _BODIES: tuple[type[RequestModel], ...] = (
 
 def create_app(state: ServerState) -> FastAPI:
     """An application over `state`, which it does not start or stop."""
-    app = FastAPI(title="deeproot", version=__version__)
+    app = _API(title="deeproot", version=__version__)
     app.state.server = state
     install_error_handlers(app, {messages_routes.PREFIX: error_body})
     app.include_router(service_routes.router)
@@ -73,7 +73,6 @@ def create_app(state: ServerState) -> FastAPI:
     app.include_router(session_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(cache_routes.make_router(max_bytes), dependencies=guarded)
     app.include_router(explain_routes.router, dependencies=guarded)
-    _describe_bodies(app)
     if state.options.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=state.options.cors_origins, allow_methods=["*"], allow_headers=["*"]
@@ -82,15 +81,11 @@ def create_app(state: ServerState) -> FastAPI:
     return app
 
 
-def _describe_bodies(app: FastAPI) -> None:
-    """Complete the OpenAPI document: bodies are read by our own dependency, of which FastAPI knows nothing."""
-    generate = app.openapi
+class _API(FastAPI):
+    """Completes the OpenAPI document: bodies are read by our own dependency, of which FastAPI knows nothing."""
 
-    def openapi() -> dict[str, Any]:
-        document = generate()
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(openapi_schemas(_BODIES))
         return document
-
-    # FastAPI documents this as the way to change the document, and declares a method.
-    app.openapi = openapi  # type: ignore[method-assign]

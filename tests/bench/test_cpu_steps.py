@@ -7,10 +7,10 @@ import pytest
 from gguf import GGMLQuantizationType
 from tests.engine.gguf_files import write_gguf
 from tests.engine.hf import tiny_llama
+from tests.helpers.cpu_forms import needs_bf16
 from tests.runtime.tiny_model import write_tiny_model
 
 from deeproot.bench.cpu_steps import CASES, PAGE_SIZE, Case, batch_of, main
-from deeproot.kernels.cpu.build import abilities_here
 
 
 def test_a_batch_has_the_case_in_it() -> None:
@@ -33,7 +33,7 @@ def test_the_table_has_a_line_for_each_case(tmp_path: Path, capsys: pytest.Captu
     assert len(short) >= 3
 
 
-@pytest.mark.skipif(not abilities_here().bf16, reason="this CPU does not compute in bfloat16")
+@needs_bf16
 def test_quantised_sides_stand_beside_the_dense_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

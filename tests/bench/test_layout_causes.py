@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from deeproot.bench.layout_causes import LAYOUTS, Result, run_layout, table
-from deeproot.runtime.options import EngineOptions
 
-from ..runtime.server.harness import RunningServer, running_server
-from ..runtime.tiny_model import write_tiny_model
+from ..runtime.server.harness import RunningServer
+from .byte_server import byte_server
 
 CAUSES = {
     "correct": set(),
@@ -22,18 +21,7 @@ CAUSES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=8192)
-    options = EngineOptions(
-        model=str(folder),
-        load_format="dummy",
-        dtype="float32",
-        device="cpu",
-        page_size=16,
-        kv_cache_memory_bytes=64 * 2**20,
-        max_num_seqs=4,
-        max_num_batched_tokens=4096,
-    )
-    with running_server(options) as running:
+    with byte_server(tmp_path_factory.mktemp("models"), 8192) as running:
         yield running
 
 

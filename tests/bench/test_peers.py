@@ -5,28 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from deeproot.bench.peers import FAILED, UNITS, main, prefill_name, table
+from deeproot.bench.live.in_turns import FAILED
+from deeproot.bench.peers import UNITS, main, prefill_name, table
 from deeproot.bench.report.result import read_result
-from deeproot.runtime.options import EngineOptions
 
-from ..runtime.server.harness import RunningServer, running_server
-from ..runtime.tiny_model import write_tiny_model
+from ..runtime.server.harness import RunningServer
+from .byte_server import byte_server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    folder = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=32768)
-    options = EngineOptions(
-        model=str(folder),
-        load_format="dummy",
-        dtype="float32",
-        device="cpu",
-        page_size=16,
-        kv_cache_memory_bytes=64 * 2**20,
-        max_num_seqs=8,
-        max_num_batched_tokens=4096,
-    )
-    with running_server(options) as running:
+    with byte_server(tmp_path_factory.mktemp("models"), 32768, max_num_seqs=8) as running:
         yield running
 
 

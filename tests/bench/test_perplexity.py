@@ -9,10 +9,10 @@ from gguf import GGMLQuantizationType
 from tests.engine.gguf_files import write_gguf
 from tests.engine.hf import tiny_llama
 from tests.engine.sequences import random_ids
+from tests.helpers.cpu_forms import needs_bf16
 
 from deeproot.bench.fp8_kv import Difference
 from deeproot.bench.perplexity import FORMS, row_of, run, table
-from deeproot.kernels.cpu.build import abilities_here
 
 
 def test_sums_by_hand() -> None:
@@ -23,7 +23,7 @@ def test_sums_by_hand() -> None:
     assert (row.divergence, row.same_best) == (0.5, 0.75)
 
 
-@pytest.mark.skipif(not abilities_here().bf16, reason="this CPU does not compute in bfloat16")
+@needs_bf16
 def test_a_run_with_every_form(tmp_path: Path) -> None:
     model = tiny_llama(tmp_path, hidden_size=64, intermediate_size=96, num_attention_heads=4)
     path = write_gguf(tmp_path / "m.gguf", "llama", model, GGMLQuantizationType.Q4_1)

@@ -8,19 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.attention_check import PLAIN, Kind, MakeBackend, check
 from tests.engine.batches import Chunk, make_batch
+from tests.helpers.cpu_forms import HERE, matrix_forms, simd_forms
 
 from deeproot.engine.attention_cpu import CpuAttention
 from deeproot.engine.kv_pool import KVLayout, KVPool
-from deeproot.kernels.cpu.build import abilities_here
 from deeproot.kernels.cpu.native import CpuLibrary, Matrix, Simd
 
-HERE = abilities_here()
-SIMD: list[Simd] = [
-    "plain",
-    *(["avx2"] if HERE.avx2 else []),
-    *(["avx512"] if HERE.avx512 else []),
-]  # type: ignore[list-item]
-MATRIX: list[Matrix] = ["none", *(["amx"] if HERE.amx else [])]  # type: ignore[list-item]
+SIMD, MATRIX = simd_forms(), matrix_forms("none")
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 MIXED = [(40, 1), (0, 37), (30, 7), (0, 1), (16, 1), (299, 1), (520, 1), (250, 30)]
 """Decodes with and without split keys, and chunks of less and more rows than AMX takes at a time."""

@@ -8,18 +8,18 @@ from tests.engine.batches import Chunk, make_batch
 from tests.engine.hf import hf_logits, make_runner, relative_error, tiny_llama, tiny_model
 from tests.engine.sequences import random_ids, run_in_steps, scattered_pages
 from tests.engine.test_families import ALL, settings_of
+from tests.helpers.cpu_forms import matrix_forms, needs_bf16
 from transformers import PreTrainedModel
 
 from deeproot.engine.cpu_decoder import CpuDecoder
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import faster_model, load_model, make_attention
+from deeproot.engine.models.decoder import Decoder
 from deeproot.engine.runner import Runner
-from deeproot.kernels.cpu.build import abilities_here
 from deeproot.kernels.cpu.native import CpuLibrary, Matrix
 
-HERE = abilities_here()
-pytestmark = pytest.mark.skipif(not HERE.bf16, reason="this CPU does not compute in bfloat16")
-MATRIX: list[Matrix] = ["avx512_bf16", *(["amx"] if HERE.amx else [])]  # type: ignore[list-item]
+pytestmark = needs_bf16
+MATRIX = matrix_forms("avx512_bf16")
 PAGE_SIZE = 16
 """As in make_runner."""
 
@@ -89,11 +89,12 @@ def test_weights_are_not_held_twice(tmp_path: Path) -> None:
     loaded = load_model(tmp_path, dtype="bfloat16")
     pool = KVPool(loaded.config.kv_layout(PAGE_SIZE, loaded.dtype), 4)
     model = loaded.model
+    assert isinstance(model, Decoder)
     assert isinstance(faster_model(loaded, make_attention(loaded.config, pool, "cpu")), CpuDecoder)
-    for layer in model.layers:  # type: ignore[attr-defined]
+    for layer in model.layers:
         linears = layer.attention.qkv, layer.attention.out, layer.mlp.gate_up, layer.mlp.down
         assert all(linear.weight.numel() == 0 for linear in linears)
-    assert model.head.numel() == 0  # type: ignore[attr-defined]
+    assert model.head.numel() == 0
 
 
 def test_a_token_that_is_not_in_the_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.engine.sequences import random_ids, run_greedy, run_in_steps, scatter
 from tests.engine.test_gguf_families import MODELS
 from transformers import PreTrainedModel
 
-from deeproot.engine.attention_choice import AttentionNeeds
+from deeproot.engine.attention_choice import AttentionName, AttentionNeeds
 from deeproot.engine.cpu_decoder import CpuDecoder
 from deeproot.engine.loading import load_model
 from deeproot.engine.quantization import Quantization, grouped_problem
@@ -151,9 +151,10 @@ def test_a_model_that_has_no_such_tensors_is_named(tmp_path: Path) -> None:
 
 def test_another_backend_than_the_compiled_one_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", "llama", tiny_llama(tmp_path, **SIZES), KINDS[1])
-    for dtype, attention in (("bfloat16", "torch"), ("float32", "cpu")):
+    refused: list[tuple[str, AttentionName]] = [("bfloat16", "torch"), ("float32", "cpu")]
+    for dtype, attention in refused:
         with pytest.raises(ValueError, match="use --quantization none"):
-            make_runner(path, dtype=dtype, attention=attention, quantization="gguf")  # type: ignore[arg-type]
+            make_runner(path, dtype=dtype, attention=attention, quantization="gguf")
 
 
 def test_why_it_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

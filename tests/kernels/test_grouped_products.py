@@ -9,8 +9,8 @@ import torch
 from gguf import GGMLQuantizationType
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.cpu_forms import matrix_forms, needs_bf16
 
-from deeproot.kernels.cpu.build import abilities_here
 from deeproot.kernels.cpu.native import (
     GROUPED_FORMS,
     CpuLibrary,
@@ -20,9 +20,8 @@ from deeproot.kernels.cpu.native import (
     packed_bytes,
 )
 
-HERE = abilities_here()
-pytestmark = pytest.mark.skipif(not HERE.bf16, reason="this CPU does not compute in bfloat16")
-MATRIX: list[Matrix] = ["avx512_bf16", *(["amx"] if HERE.amx else [])]  # type: ignore[list-item]
+pytestmark = needs_bf16
+MATRIX = matrix_forms("avx512_bf16")
 FORMS = list(GROUPED_FORMS)
 FEW = 16
 """Rows that are multiplied as whole numbers; more are multiplied with weights rounded to bfloat16."""

@@ -6,13 +6,13 @@ import triton.language as tl
 
 
 @triton.jit
-def _dot(a_ptr, b_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _dot(a_ptr: tl.tensor, b_ptr: tl.tensor, out_ptr: tl.tensor, N: tl.constexpr) -> None:
     at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(out_ptr + at, tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at)))
 
 
 @triton.jit
-def _cast(x_ptr, out_ptr, N: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _cast(x_ptr: tl.tensor, out_ptr: tl.tensor, N: tl.constexpr) -> None:
     at = tl.arange(0, N)
     tl.store(out_ptr + at, tl.load(x_ptr + at).to(out_ptr.dtype.element_ty))
 
