@@ -123,6 +123,9 @@ class LimitOptions:
     """For the body of a request to arrive."""
     slow_reader_timeout_s: float = 60.0
     """How long a client may let a stream stand still before it is cut off."""
+    keep_alive_timeout_s: int = 75
+    """How long a connection may be idle between requests before it is closed. Longer than clients keep theirs (httpx 5 s,
+    aiohttp 15 s, proxies often 60 s), so that they close it: a request sent at the moment in which the server closes is lost."""
     stuck_after_s: float = 60.0
     """A step of the engine that takes longer is named in the log."""
 

@@ -69,6 +69,7 @@ class ServerProcess:
                 log_level=logging.WARNING,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=state.options.limits.keep_alive_timeout_s,
                 timeout_graceful_shutdown=math.ceil(timeout + _ENDING_S),
             )
         )

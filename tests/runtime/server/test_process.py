@@ -115,6 +115,18 @@ def test_sigterm_takes_no_more_requests(flags: list[str]) -> None:
         assert endless.broken
 
 
+def test_an_idle_connection_is_closed_after_the_time_that_was_set(flags: list[str]) -> None:
+    with serve(*flags, "--keep-alive-timeout", "1", ready=False) as server:
+        wait_until(lambda: answers(server), 60)
+        with socket.create_connection(
+            ("127.0.0.1", int(server.url.rpartition(":")[2])), MARGIN_S
+        ) as connection:
+            for _ in range(2):
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            assert connection.recv(4096) == b""
+
+
 def refused(server: ServeProcess) -> bool:
     try:
         return httpx.post(server.url + CHAT, json=chat_body("x", max_tokens=1)).status_code == 503
