@@ -146,7 +146,7 @@ async def _complete(
         tokenizer = serving.speech.assets.tokenizer if body.logprobs else None
         shape = ChatShape(completion_id, name, include_usage, tokenizer)
         return await answer(request, state, job, shape, stream=bool(body.stream))
-    except BaseException:
+    except BaseException:  # a client that left, too: the set must not wait for the reply
         if job is not None:
             await job.give_up()
         elif body.record:
