@@ -44,7 +44,7 @@ class KeptRun:
     messages: int | None = None
     token: int | None = None
     priority: int = 0
-    """Among runs of the same zone; the highest goes last."""
+    """The highest goes last: among roots, and among trunk and leaf, where it counts before the zone."""
 
     def __post_init__(self) -> None:
         if self.zone not in _ZONES:
