@@ -28,6 +28,8 @@ from deeproot.runtime.flags import whole
 
 _BEFORE = 48
 """Pieces that each stream writes before the prompt is sent."""
+STREAM_LEAST = _BEFORE + 1
+"""Tokens of a stream."""
 _SKIPPED = 8
 """The first pieces of a stream, while others are still starting."""
 _SHARES = (50, 99)
@@ -152,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of the prompt, about a token each (default: %(default)s)",
     )
     group.add_argument(
-        "--max-tokens", type=whole(_BEFORE + 1), default=512, help="of a stream (default: 512)"
+        "--max-tokens", type=whole(STREAM_LEAST), default=512, help="of a stream (default: 512)"
     )
     args = parser.parse_args(argv)
 

@@ -10,13 +10,20 @@ namespace {
 
 constexpr int AHEAD = 4;  // steps, 8 KB
 
-// 32 rows times a panel, left in tiles 0 to 3.
+// Asks for a step's part of a panel.
+inline void ask_step(const bf16* w) {
+    for (int line = 0; line < 32; line++) _mm_prefetch((const char*)(w + line * 32), _MM_HINT_T0);
+}
+
+// 32 rows times a panel, left in tiles 0 to 3. FIRST: nobody has read the panel yet.
+template <bool FIRST>
 void tile_32(const bf16* x, long stride, const bf16* w, int steps) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int s = 0; s < steps; s++, x += STEP, w += STEP * PANEL) {
+        if (FIRST) ask_step(w + AHEAD * STEP * PANEL);
         _tile_loadd(6, w, 64);
         _tile_loadd(4, x, stride * 2);
         _tile_loadd(7, w + 512, 64);
@@ -42,7 +49,7 @@ void tile_16(const bf16* x, long stride, const bf16* w, const bf16* next, int st
     _tile_zero(1);
     for (int s = 0; s < steps; s++, x += STEP, w += STEP * PANEL) {
         const bf16* ahead = s + AHEAD < steps ? w + AHEAD * STEP * PANEL : next + (s + AHEAD - steps) * STEP * PANEL;
-        for (int line = 0; line < 32; line++) _mm_prefetch((const char*)(ahead + line * 32), _MM_HINT_T0);
+        ask_step(ahead);
         _tile_loadd(4, x, stride * 2);
         _tile_loadd(6, w, 64);
         _tile_loadd(7, w + 512, 64);
@@ -77,7 +84,7 @@ void multiply_piece(const Product& p, const Cut& cut, int task) {
     };
     for (int row = top; row < bottom; row += ROWS)
         for (int panel = first; panel < end; panel++) {
-            tile_32(p.x + row * p.x_stride, p.x_stride, p.weight.panel(panel), p.weight.steps());
+            (row == top ? tile_32<true> : tile_32<false>)(p.x + row * p.x_stride, p.x_stride, p.weight.panel(panel), p.weight.steps());
             finish_last();
             store_32(y);
             last_row = row, last_panel = panel;
