@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deeproot.runtime.http_api import lines_of
+
 from ..tiny_model import write_tiny_model
 from .harness import chat_body, wait_until
 from .process import ServeProcess, run_command, serve
@@ -62,7 +64,7 @@ class Asking:
         try:
             with httpx.stream("POST", self._url, json=self._body, timeout=60) as response:
                 self.status = response.status_code
-                for line in response.iter_lines():
+                for line in lines_of(response.iter_bytes()):
                     self.lines.append(line)
         except httpx.TransportError:
             self.broken = True
