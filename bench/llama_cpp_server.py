@@ -1,9 +1,9 @@
 """llama.cpp's server out of the `xllamacpp` wheel, as a peer for `deeproot bench replay --compare`.
 
-    python bench/llama_cpp_server.py MODEL.gguf PORT [--threads 2] [--window 8192]
+    python bench/llama_cpp_server.py MODEL.gguf PORT [--threads 2] [--window 8192] [--slots 8]
 
-For an environment of its own with `pip install xllamacpp`; nothing of deeproot is needed there. One slot, its prompt cache
-on as it is by default, counters at /metrics.
+For an environment of its own with `pip install xllamacpp`; nothing of deeproot is needed there. Its prompt cache is on as
+it is by default, counters at /metrics; each slot has a window of its own, and with one slot requests wait for each other.
 """
 
 import argparse
@@ -20,14 +20,15 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--window", type=int, default=8192, help="tokens")
+    parser.add_argument("--slots", type=int, default=1, help="requests at a time (default: %(default)s)")
     args = parser.parse_args()
     library = importlib.import_module("xllamacpp")
     params: Any = library.CommonParams()
     params.model.path = args.model
     params.hostnames = ["127.0.0.1"]
     params.port = args.port
-    params.n_ctx = args.window
-    params.n_parallel = 1
+    params.n_ctx = args.window * args.slots
+    params.n_parallel = args.slots
     params.n_gpu_layers = 0
     params.endpoint_metrics = True
     params.cpuparams.n_threads = args.threads

@@ -1,10 +1,12 @@
 """How servers of one model compare on one machine: what an agent and its user wait for.
 
     python -m deeproot.bench.peers --compare URL=NAME URL=NAME --rounds 3
+    python -m deeproot.bench.peers --servers FILE --rounds 3
 
 In each round every server is asked in turn for the same things: prompts of fresh random words at several lengths, fifty new
-words behind a long prompt that it has just answered, one stream, eight at once, and an agent whose turns send back
-what was answered. Works against any OpenAI-compatible server that streams usage and knows `ignore_eos`.
+words behind a long prompt that it has just answered, one stream, eight at once, an agent whose turns send back
+what was answered, and a stream beside which a long prompt arrives. Works against any OpenAI-compatible server that streams
+usage and knows `ignore_eos`. With `--servers` they are started here, and ended, as `bench/results/peers/servers.toml` shows.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from deeproot.bench.live.client import Answer, Server
 from deeproot.bench.live.in_turns import parser_of, run
 from deeproot.bench.report.environment import settings_of
 from deeproot.bench.report.result import Column, How, Metric, Result, Table
+from deeproot.bench.stream_gap import STREAM_LEAST, interfere
 from deeproot.bench.ttft import WORDS
 from deeproot.runtime.flags import whole
 
@@ -30,8 +33,9 @@ _WARM_ASKS = 3
 _STREAM_TOKENS = 128
 _RESULT_WORDS, _TURN_TOKENS = 290, 32
 
+PAUSE = "stream's longest pause beside a prompt"
 Figures = dict[str, float]
-"""By name as in `UNITS`."""
+"""By name as in `UNITS`. There is no `PAUSE` where the stream had ended before the prompt's first token came."""
 
 UNITS = {
     "warm TTFT": "ms",
@@ -39,6 +43,8 @@ UNITS = {
     "8 streams": "tok/s",
     "agent": "s",
     "agent's mean TTFT": "ms",
+    PAUSE: "ms",
+    "that prompt's TTFT": "ms",
 }
 
 
@@ -46,7 +52,9 @@ def prefill_name(words: int) -> str:
     return f"prefill of {words:,}"
 
 
-async def one_round(server: Server, lengths: Sequence[int], turns: int, seed: int) -> Figures:
+async def one_round(
+    server: Server, lengths: Sequence[int], turns: int, gap_tokens: int, seed: int
+) -> Figures:
     """Every figure once. Raises ValueError if a request fails."""
     asker = _Asker(server, random.Random(seed))
     found: Figures = {}
@@ -57,6 +65,10 @@ async def one_round(server: Server, lengths: Sequence[int], turns: int, seed: in
     for streams in (1, 8):
         found[f"{streams} stream{'s' * (streams > 1)}"] = await _rate(asker, streams)
     found["agent"], found["agent's mean TTFT"] = await _agent(asker, turns)
+    seen = await interfere(server, 1, max(lengths) - _TEMPLATE_TOKENS, gap_tokens, seed)
+    if seen.covered:
+        found[PAUSE] = 1e3 * max(seen.busy, default=0.0)
+    found["that prompt's TTFT"] = 1e3 * seen.ttft_s
     return found
 
 
@@ -142,30 +154,34 @@ def metrics(found: dict[str, list[Figures]], lengths: Sequence[int]) -> tuple[Me
             name=f"{name}, {server}",
             unit=unit,
             how=How.MEASURED,
-            samples=tuple(one[name] for one in rounds),
+            samples=samples,
             higher_is_better=unit == "tok/s",
         )
         for name, unit in units(lengths).items()
         for server, rounds in found.items()
+        if (samples := tuple(one[name] for one in rounds if name in one))
     )
 
 
 def table(found: dict[str, list[Figures]], lengths: Sequence[int]) -> Table:
     """A row for each figure, a column for each server, and how the first does against the best of the others."""
     first, *others = found
-    rows = []
+    rows = [("rounds", *(str(len(rounds)) for rounds in found.values()), *("" for _ in others[:1]))]
     for name, unit in units(lengths).items():
-        medians = {server: median(one[name] for one in rounds) for server, rounds in found.items()}
-        row = [f"{name}, {unit}", *(f"{value:,.4g}" for value in medians.values())]
+        samples = {server: [one[name] for one in rounds if name in one] for server, rounds in found.items()}
+        medians = {server: median(taken) for server, taken in samples.items() if taken}
+        row = [f"{name}, {unit}", *(f"{medians[s]:,.4g}" if s in medians else "-" for s in found)]
         if others:
-            best = (max if unit == "tok/s" else min)(medians[other] for other in others)
-            row.append(f"{medians[first] / best:.2f}")
+            theirs = [medians[other] for other in others if other in medians]
+            best = (max if unit == "tok/s" else min)(theirs, default=None)
+            row.append("-" if best is None or first not in medians else f"{medians[first] / best:.2f}")
         rows.append(tuple(row))
     columns = [Column("medians"), *(Column(server, How.MEASURED) for server in found)]
     if others:
         columns.append(Column(f"{first} / best other", How.MEASURED))
     note = (
-        "Prefill: prompt tokens by the time to the first token. Warm: 50 new words behind the longest prompt."
+        "Prefill: prompt tokens by the time to the first token. Warm: 50 new words behind the longest prompt. "
+        "No pause is given where the stream had ended before the prompt's first token: the prompt waited for it."
     )
     return Table("In turns on one machine", tuple(columns), tuple(rows), note)
 
@@ -181,10 +197,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of prompts, about as many tokens as words (default: 512 2048 6000)",
     )
     group.add_argument("--turns", type=whole(1), default=12, help="of the agent (default: %(default)s)")
+    group.add_argument(
+        "--gap-tokens",
+        type=whole(STREAM_LEAST),
+        default=512,
+        help="of the stream beside which a prompt as long as the longest arrives (default: %(default)s)",
+    )
     args = parser.parse_args(argv)
 
     def once(server: Server, seed: int) -> Awaitable[Figures]:
-        return one_round(server, args.lengths, args.turns, seed)
+        return one_round(server, args.lengths, args.turns, args.gap_tokens, seed)
 
     def result_of(found: dict[str, list[Figures]], before: dict[str, Any]) -> Result:
         return Result(

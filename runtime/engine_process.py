@@ -120,7 +120,7 @@ def _ask(loop: EngineLoop, ask: Ask, send: Callable[[FromEngine], None]) -> None
     def say(scheduler: Scheduler) -> None:
         try:
             said = Answered(ask.number, answer(scheduler, ask.question))
-        except Exception as error:
+        except Exception as error:  # the asker's, who is told; the loop goes on
             said = Answered(ask.number, None, f"{type(error).__name__}: {error}")
         send(said)
 

@@ -50,6 +50,14 @@ def add_limit_flags(command: argparse.ArgumentParser) -> None:
         help="cut off a client that does not read its stream for so long (default: %(default)s)",
     )
     group.add_argument(
+        "--keep-alive-timeout",
+        type=whole(1),
+        default=default.keep_alive_timeout_s,
+        metavar="SECONDS",
+        help="close a connection that is idle between requests for so long; more than clients and proxies keep theirs "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
         "--stuck-after",
         type=number(0.001, 3600),
         default=default.stuck_after_s,
@@ -67,5 +75,6 @@ def limit_options(args: argparse.Namespace) -> LimitOptions:
         request_timeout_s=args.request_timeout,
         upload_timeout_s=args.upload_timeout,
         slow_reader_timeout_s=args.slow_reader_timeout,
+        keep_alive_timeout_s=args.keep_alive_timeout,
         stuck_after_s=args.stuck_after,
     )

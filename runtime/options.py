@@ -14,14 +14,14 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionBackendName = Literal["auto", "cpu", "torch", "triton", "flash"]
 KVCacheDtype = Literal["auto", "fp8"]
 Overlap = Literal["auto", "on", "off"]
-Quantization = Literal["none", "auto", "gguf", "int8"]
+Quantization = Literal["auto", "none", "gguf", "int8"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "cpu", "torch", "triton", "flash")
 KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
-QUANTIZATIONS: tuple[Quantization, ...] = ("none", "auto", "gguf", "int8")
+QUANTIZATIONS: tuple[Quantization, ...] = ("auto", "none", "gguf", "int8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
@@ -53,8 +53,8 @@ class EngineOptions:
     """A GGUF file, or a folder with `config.json`, weights and tokenizer."""
     load_format: LoadFormat = "auto"
     dtype: Dtype = "auto"
-    quantization: Quantization = "none"
-    """gguf: weights stay as a GGUF file holds them; auto: the same where it can be; int8: they are rounded to 8 bits."""
+    quantization: Quantization = "auto"
+    """auto: weights stay as a GGUF file holds them where it can be; gguf: an error if not; int8: they are rounded to 8 bits."""
     device: DeviceName = "auto"
     attention_backend: AttentionBackendName = "auto"
     kv_cache_dtype: KVCacheDtype = "auto"
@@ -123,6 +123,9 @@ class LimitOptions:
     """For the body of a request to arrive."""
     slow_reader_timeout_s: float = 60.0
     """How long a client may let a stream stand still before it is cut off."""
+    keep_alive_timeout_s: int = 75
+    """How long a connection may be idle between requests before it is closed. Longer than clients keep theirs (httpx 5 s,
+    aiohttp 15 s, proxies often 60 s), so that they close it: a request sent at the moment in which the server closes is lost."""
     stuck_after_s: float = 60.0
     """A step of the engine that takes longer is named in the log."""
 

@@ -172,7 +172,7 @@ class Scheduler:
         launched = self.clock()
         try:
             self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
-        except Exception as error:
+        except Exception as error:  # of a model or a device: the step's requests end, others go on
             self.flights.append(Flight(step, Failed(error), launched))
             return False
         return True
@@ -182,7 +182,7 @@ class Scheduler:
         flight = self.flights.popleft()
         try:
             sampled = flight.pending.result()
-        except Exception as error:
+        except Exception as error:  # as in `_launch`
             text = f"the model's forward pass failed: {type(error).__name__}: {error}"
             outputs = self.endings.fail_all(flight.step, text)
         else:

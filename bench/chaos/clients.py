@@ -5,12 +5,15 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
 CHAT = "/v1/chat/completions"
 TIMEOUT_S = 120.0
 """A request without an answer for so long is lost."""
+
+ANSWERED, LEFT = "answered", "left"
 
 Fields = dict[str, object]
 
@@ -41,8 +44,8 @@ def body_of(asked: tuple[str, int], **fields: object) -> Fields:
 
 
 class Clients:
-    """Each method is one request from its beginning to its end, and returns what came of it: `answered`, `error`, or
-    `left` where the client did not wait. Raises Wrong."""
+    """Each method is one request from its beginning to its end, and returns what came of it: `answered`, an error's code,
+    or `left` where the client did not wait. Raises Wrong."""
 
     def __init__(
         self, url: str, port: int, known: Known, rng: random.Random, http: httpx.AsyncClient
@@ -76,7 +79,7 @@ class Clients:
         if response.status_code != 200:
             return error_of(response)
         self._known.check(asked, response.json()["choices"][0]["message"]["content"])
-        return "answered"
+        return ANSWERED
 
     async def streamed(self) -> str:
         asked = self._known.pick(self._rng)
@@ -89,15 +92,15 @@ class Clients:
             raise Wrong(f"a stream without an end: {lines[-1:]}")
         events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
         if "error" in events[-1]:
-            return "error"
+            return f"stream: {reason_in(events[-1])}"
         self._known.check(asked, "".join(e["choices"][0]["delta"].get("content") or "" for e in events))
-        return "answered"
+        return ANSWERED
 
     async def messages(self) -> str:
         asked = self._known.pick(self._rng)
         body = {key: value for key, value in body_of(asked).items() if key != "ignore_eos"}
         response = await self._http.post("/v1/messages", json=body)
-        return "answered" if response.status_code == 200 else error_of(response)
+        return ANSWERED if response.status_code == 200 else error_of(response)
 
     async def several(self) -> str:
         """Several answers to one prompt: all the same, since they are greedy."""
@@ -107,7 +110,7 @@ class Clients:
             return error_of(response)
         for choice in response.json()["choices"]:
             self._known.check(asked, choice["message"]["content"])
-        return "answered"
+        return ANSWERED
 
     async def sampled(self) -> str:
         """With logarithms and penalties: other paths through a step."""
@@ -120,14 +123,14 @@ class Clients:
             "presence_penalty": 0.5,
         }
         response = await self._http.post(CHAT, json=body_of(asked, **fields))
-        return "answered" if response.status_code == 200 else error_of(response)
+        return ANSWERED if response.status_code == 200 else error_of(response)
 
     async def cancelled(self) -> str:
         asked = asyncio.create_task(self._http.post(CHAT, json=body_of(self._known.pick(self._rng))))
         await asyncio.sleep(self._rng.uniform(0, 0.4))
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        return "left"
+        return LEFT
 
     async def left_stream(self) -> str:
         after = self._rng.randrange(1, 8)
@@ -138,12 +141,12 @@ class Clients:
                 after -= 1
                 if not after:
                     break
-        return "left"
+        return LEFT
 
     async def deadline(self) -> str:
         headers = {"X-Deeproot-Timeout": str(self._rng.uniform(0.01, 0.5))}
         response = await self._http.post(CHAT, json=body_of(self._known.pick(self._rng)), headers=headers)
-        return "answered" if response.status_code == 200 else error_of(response)
+        return ANSWERED if response.status_code == 200 else error_of(response)
 
     async def slow_reader(self) -> str:
         """Asks for a long stream and reads next to nothing of it."""
@@ -155,7 +158,7 @@ class Clients:
             await asyncio.sleep(self._rng.uniform(0.5, 4))
         finally:
             writer.transport.abort()
-        return "left"
+        return LEFT
 
     async def malformed(self) -> str:
         """JSON that is not what is wanted, or none."""
@@ -168,7 +171,7 @@ class Clients:
         response = await self._http.post(path, content=content)
         if response.status_code >= 500 and response.status_code not in (503, 504):
             raise Wrong(f"{path} answers {response.status_code} to {content[:200]!r}")
-        return "answered" if response.status_code == 200 else error_of(response)
+        return ANSWERED if response.status_code == 200 else error_of(response)
 
     async def garbage(self) -> str:
         _, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -177,7 +180,7 @@ class Clients:
             await asyncio.sleep(self._rng.uniform(0, 0.1))
         finally:
             writer.transport.abort()
-        return "left"
+        return LEFT
 
     async def half_a_body(self) -> str:
         _, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -188,7 +191,7 @@ class Clients:
             await asyncio.sleep(self._rng.uniform(0, 0.3))
         finally:
             writer.transport.abort()
-        return "left"
+        return LEFT
 
 
 NONSENSE: tuple[object, ...] = (
@@ -197,14 +200,19 @@ NONSENSE: tuple[object, ...] = (
 
 
 def error_of(response: httpx.Response) -> str:
-    """`error`, if the answer is one that says what is wrong."""
+    """The status and the code of an answer that says what is wrong."""
     try:
-        message = response.json()["error"]["message"]
+        return f"{response.status_code}: {reason_in(response.json())}"
     except (ValueError, KeyError, TypeError):
         raise Wrong(f"{response.status_code} without a reason: {response.text[:200]!r}") from None
-    if not message:
-        raise Wrong(f"{response.status_code} with an empty reason")
-    return "error"
+
+
+def reason_in(answer: Any) -> str:
+    """The code of an error, or its type where it has none (as Anthropic's have). Raises Wrong if it has no message."""
+    error = answer["error"]
+    if not error["message"]:
+        raise Wrong(f"an error with an empty message: {answer}")
+    return str(error.get("code") or error["type"])
 
 
 def _request(content: bytes) -> bytes:

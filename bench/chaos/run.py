@@ -23,7 +23,7 @@ from pathlib import Path
 
 import httpx
 
-from deeproot.bench.chaos.clients import CHAT, TIMEOUT_S, Clients, Known, Wrong, body_of
+from deeproot.bench.chaos.clients import ANSWERED, CHAT, LEFT, TIMEOUT_S, Clients, Known, Wrong, body_of
 from deeproot.bench.chaos.server import Server, running
 
 _FLAGS = ("--slow-reader-timeout", "1", "--upload-timeout", "1", "--shutdown-timeout", "1")
@@ -40,7 +40,7 @@ class Report:
     seconds: float
     requests: int = 0
     outcomes: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By kind of client."""
+    """By kind of client: how many were answered, left, broken, wrong, or got an error, by its status and code."""
     engine_kills: int = 0
     template_kills: int = 0
     stops: int = 0
@@ -103,7 +103,7 @@ class Chaos:
                 outcome = "wrong"
                 self._wrong(f"{name}: {error}")
             self._outcomes.setdefault(name, Counter())[outcome] += 1
-            if outcome == "error":
+            if outcome not in (ANSWERED, LEFT):
                 await asyncio.sleep(rng.uniform(0, 0.3))  # as those do who read Retry-After, if not as long
 
     def _wrong(self, what: str) -> None:
@@ -157,6 +157,24 @@ def growth_of(series: Sequence[int]) -> list[str]:
     return [f"{before:.0f} MiB, later {after:.0f} MiB"]
 
 
+def summary(report: Report) -> str:
+    """For people: no curves, but what they come to."""
+    totals: Counter[str] = Counter()
+    for counts in report.outcomes.values():
+        totals.update(counts)
+    lines = [f"{report.requests} requests in {report.seconds:.0f} s"]
+    lines += [f"{count:8} {outcome}" for outcome, count in totals.most_common()]
+    lines.append(
+        f"engines killed {report.engine_kills}, stopped {report.stops}, template processes killed {report.template_kills}"
+    )
+    for name, series in (("server", report.server_mib), ("engine", report.engine_mib)):
+        there = [value for value in series if value]
+        if there:
+            lines.append(f"{name}'s memory: median {statistics.median(there):.0f} MiB, most {max(there)} MiB")
+    lines += [f"WRONG: {what}" for what in report.wrong]
+    return "\n".join(lines)
+
+
 def learn(server: Server, seed: int) -> Known:
     """The texts of a server that is left alone: one request after another."""
     rng = random.Random(seed)
@@ -191,10 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = chaos.report
     if code:
         report.wrong.append(f"the server's exit code is {code}")
-    text = json.dumps(asdict(report), indent=1)
     if args.report is not None:
-        args.report.write_text(text + "\n", encoding="utf-8")
-    print(text)
+        args.report.write_text(json.dumps(asdict(report)) + "\n", encoding="utf-8")
+    print(summary(report))
     return 1 if report.wrong else 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from deeproot import __version__
 from deeproot.runtime.cli import build_parser, engine_options, main
 from deeproot.runtime.model_search import home_folder
-from deeproot.runtime.options import EngineOptions, ServerOptions, SetupError
+from deeproot.runtime.options import EngineOptions, LimitOptions, ServerOptions, SetupError
 from deeproot.runtime.serve_flags import server_options
 
 from .tiny_model import write_tiny_model
@@ -34,6 +34,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         "serve --model m --load-format dummy --dtype float32 --quantization int8 --device cpu --chat-template t.jinja --max-model-len 99 "
         "--attention-backend triton --kv-cache-dtype fp8 "
         "--max-num-seqs 3 --max-num-batched-tokens 50 --block-size 32 --kv-cache-memory-bytes 1GiB --seed 7 "
+        "--upload-timeout 2 --slow-reader-timeout 3 --keep-alive-timeout 4 --stuck-after 5 "
         "--host 0.0.0.0 --port 9 --served-model-name a b --api-key first --api-key second "
         f"--api-key-file {keys} --shutdown-timeout 1.5 --max-queued-requests 4 --max-body-bytes 1M --log-level debug"
     )
@@ -63,6 +64,9 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         max_queued_requests=4,
         max_body_bytes=10**6,
         log_level="debug",
+        limits=LimitOptions(
+            upload_timeout_s=2.0, slow_reader_timeout_s=3.0, keep_alive_timeout_s=4, stuck_after_s=5.0
+        ),
     )
     assert "first" not in repr(server_options(args))
 

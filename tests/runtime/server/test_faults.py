@@ -20,6 +20,7 @@ from deeproot.engine.models.decoder import Decoder
 from deeproot.engine.runner import Runner
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_transport import EngineEvents
+from deeproot.runtime.http_api import lines_of
 from deeproot.runtime.options import EngineOptions, ServerOptions
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.process_transport import ProcessTransport
@@ -218,7 +219,7 @@ def test_a_clock_that_jumps_changes_nothing(
     with monkeypatch.context() as patched:
         headers = {"X-Deeproot-Timeout": "100"}
         with httpx.stream("POST", server.url + CHAT, json=body, headers=headers, timeout=60) as response:
-            lines = response.iter_lines()
+            lines = lines_of(response.iter_bytes())
             next(lines)
             patched.setattr(time, "time", lambda: real() + jump_s)
             rest = [line for line in lines if line]

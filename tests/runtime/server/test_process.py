@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deeproot.runtime.http_api import lines_of
+
 from ..tiny_model import write_tiny_model
 from .harness import chat_body, wait_until
 from .process import ServeProcess, run_command, serve
@@ -62,7 +64,7 @@ class Asking:
         try:
             with httpx.stream("POST", self._url, json=self._body, timeout=60) as response:
                 self.status = response.status_code
-                for line in response.iter_lines():
+                for line in lines_of(response.iter_bytes()):
                     self.lines.append(line)
         except httpx.TransportError:
             self.broken = True
@@ -111,6 +113,18 @@ def test_sigterm_takes_no_more_requests(flags: list[str]) -> None:
         assert server.wait(MARGIN_S) == 128 + signal.SIGTERM
         endless.result()
         assert endless.broken
+
+
+def test_an_idle_connection_is_closed_after_the_time_that_was_set(flags: list[str]) -> None:
+    with serve(*flags, "--keep-alive-timeout", "1", ready=False) as server:
+        wait_until(lambda: answers(server), 60)
+        with socket.create_connection(
+            ("127.0.0.1", int(server.url.rpartition(":")[2])), MARGIN_S
+        ) as connection:
+            for _ in range(2):
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            assert connection.recv(4096) == b""
 
 
 def refused(server: ServeProcess) -> bool:
