@@ -103,7 +103,7 @@ class EngineOptions:
     """Longest lease on cached tokens, in seconds."""
     max_leases: int = 256
     """Leases that an API key may have at a time."""
-    max_leased_share: float = 0.5
+    max_leased_share: float = 0.75
     """Of the KV cache, what an API key may have under leases."""
     seed: int = 0
     """Of requests without a seed of their own, and of dummy weights."""
