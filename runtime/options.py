@@ -56,6 +56,8 @@ class EngineOptions:
     quantization: Quantization = "auto"
     """auto: weights stay as a GGUF file holds them where it can be; gguf: an error if not; int8: they are rounded to 8 bits."""
     device: DeviceName = "auto"
+    threads: int | None = None
+    """That compute on a CPU; None: a server chooses by measuring, `LLM` leaves torch's number as it is."""
     attention_backend: AttentionBackendName = "auto"
     kv_cache_dtype: KVCacheDtype = "auto"
     """auto: the model's dtype. fp8: e4m3 with a scale a head, half the memory."""

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import httpx
@@ -64,7 +65,9 @@ class Asking:
         try:
             with httpx.stream("POST", self._url, json=self._body, timeout=60) as response:
                 self.status = response.status_code
-                for line in lines_of(response.iter_bytes()):
+                for line in lines_of(
+                    chain(response.iter_bytes(), [b"\n"])
+                ):  # a whole answer does not end its line
                     self.lines.append(line)
         except httpx.TransportError:
             self.broken = True
