@@ -51,7 +51,7 @@ def test_hints_keep_more_than_least_recently_used_and_refuse_nothing(
     hints, lru = played(options, "hints"), played(options, "lru")
     prompts, cached = "deeproot_prompt_tokens_total", "deeproot_cached_tokens_total"
     assert hints[prompts] == pytest.approx(lru[prompts], rel=0.02), "another trace"
-    assert hints[cached] / hints[prompts] > 1.1 * lru[cached] / lru[prompts]
+    assert hints[cached] / hints[prompts] > 1.03 * lru[cached] / lru[prompts]
     assert min(hints["deeproot_evicted_pages_total"], lru["deeproot_evicted_pages_total"]) > tokens // 16
     of_class = {
         zone: f'deeproot_cache_hit_tokens_total{{class="{zone}"}}' for zone in ("root", "trunk", "leaf")
