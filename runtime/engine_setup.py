@@ -96,6 +96,8 @@ def load_scheduler(
     while the weights are loaded. Raises SetupError."""
     check_options(options)
     device = choose_device(options.device)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     with ThreadPoolExecutor(1, thread_name_prefix="deeproot-vocabulary") as reader:
         tokens = reader.submit(token_bytes)
         try:

@@ -62,6 +62,13 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
     )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
     group.add_argument(
+        "--threads",
+        "-t",
+        type=whole(1),
+        metavar="N",
+        help="that compute on a CPU (default: OMP_NUM_THREADS, or as many as are fastest by a short measurement)",
+    )
+    group.add_argument(
         "--attention-backend",
         choices=ATTENTION_BACKENDS,
         default=default.attention_backend,

@@ -56,6 +56,8 @@ class EngineOptions:
     quantization: Quantization = "auto"
     """auto: weights stay as a GGUF file holds them where it can be; gguf: an error if not; int8: they are rounded to 8 bits."""
     device: DeviceName = "auto"
+    threads: int | None = None
+    """That compute on a CPU; None: a server chooses by measuring, `LLM` leaves torch's number as it is."""
     attention_backend: AttentionBackendName = "auto"
     kv_cache_dtype: KVCacheDtype = "auto"
     """auto: the model's dtype. fp8: e4m3 with a scale a head, half the memory."""
@@ -101,7 +103,7 @@ class EngineOptions:
     """Longest lease on cached tokens, in seconds."""
     max_leases: int = 256
     """Leases that an API key may have at a time."""
-    max_leased_share: float = 0.5
+    max_leased_share: float = 0.75
     """Of the KV cache, what an API key may have under leases."""
     seed: int = 0
     """Of requests without a seed of their own, and of dummy weights."""

@@ -80,7 +80,7 @@ class Scheduler:
         self.pace = Pace(config.max_itl_s)
         self.clock = clock
         grace = _GRACE_STEPS * config.max_num_batched_tokens
-        self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
+        self.waiting = WaitingRequests(config.policy, config.patience, grace, self._token_s)
         self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
         self.arrivals = Arrivals(
             config.max_model_len, pool.page_size, constraints, self.counters, self.waiting, self._enqueue
@@ -268,8 +268,8 @@ class Scheduler:
     def _enqueue(self, request: Request) -> None:
         self.waiting.add(request, self.clock(), self._admission.num_missing(request))
 
-    def _seconds_for(self, num_tokens: int) -> float:
-        return num_tokens / (self.prefill_rate.tokens_per_second or _FIRST_RATE)
+    def _token_s(self) -> float:
+        return 1 / (self.prefill_rate.tokens_per_second or _FIRST_RATE)
 
     def _admit(self, budget: int) -> bool:
         """Start waiting requests while the step has budget for them; whether any was."""

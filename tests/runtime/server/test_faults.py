@@ -1,5 +1,6 @@
 """What goes wrong inside a server: each fault ends what it must, says why, and nothing else. See docs/operations.md."""
 
+import asyncio
 import errno
 import json
 import logging
@@ -202,7 +203,10 @@ def test_no_room_for_the_engines_sockets(
         reasons.append(reason)
         done.set()
 
-    transport.start(EngineEvents(lambda _: None, lambda _: None, reasons.append, cannot_start))
+    async def start() -> None:
+        transport.start(EngineEvents(lambda _: None, lambda _: None, reasons.append, cannot_start))
+
+    asyncio.run(start())
     assert done.wait(60)
     assert len(reasons) == 1
     assert "No space left" in reasons[0]
