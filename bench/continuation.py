@@ -16,6 +16,8 @@ from typing import Any
 
 from openai import OpenAI
 
+from deeproot.bench.report.text import text_table
+
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -136,19 +138,21 @@ def _turn(usage: Any, last: Turn | None, *, has_calls: bool) -> Turn:
 
 def table(turns: list[Turn]) -> str:
     """The turns as a Markdown table."""
-    lines = ["| turn | prompt | cached | computed | new | beyond | reply |", "|---|---|---|---|---|---|---|"]
-    for i, turn in enumerate(turns, 1):
-        kind = "calls" if turn.has_calls else "text"
-        lines.append(
-            f"| {i} | {turn.prompt} | {turn.cached} | {turn.computed} | {turn.new} | {turn.excess} | {kind} |"
+    rows = [
+        (
+            *map(str, (i, turn.prompt, turn.cached, turn.computed, turn.new, turn.excess)),
+            "calls" if turn.has_calls else "text",
         )
+        for i, turn in enumerate(turns, 1)
+    ]
+    made = text_table(("turn", "prompt", "cached", "computed", "new", "beyond", "reply"), rows)
     later = turns[1:]
+    computed, new = sum(turn.computed for turn in later), sum(turn.new for turn in later)
     worst = max((turn.excess for turn in later), default=0)
-    lines.append(f"\nFrom turn 2 on: {sum(turn.computed for turn in later)} tokens computed, ")
-    lines[-1] += (
-        f"{sum(turn.new for turn in later)} of them new; at most {worst} beyond the new ones in a turn."
+    return (
+        f"{made}\n\nFrom turn 2 on: {computed} tokens computed, {new} of them new; at most {worst} beyond the new ones"
+        " in a turn."
     )
-    return "\n".join(lines)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from deeproot.engine.attention_choice import AttentionName
-from deeproot.engine.batch import ForwardBatch, Int32Array, SamplingBatch
+from deeproot.engine.batch import ForwardBatch, several_sequences
 from deeproot.engine.kv_pool import KVPool
 from deeproot.engine.loading import LoadFormat, faster_model, load_model, make_attention
 from deeproot.engine.quantization import Quantization
@@ -67,29 +67,14 @@ class Time:
 
 def batch_of(case: Case, done: int, count: int, vocab_size: int) -> ForwardBatch:
     """The step in which each sequence of a case computes `count` tokens after its first `done`."""
-    n, length = case.num_seqs, done + count
     num_pages = -(-(case.cached + case.new) // PAGE_SIZE)
-    table = np.arange(n * num_pages, dtype=np.int32).reshape(n, num_pages)
-    positions = np.tile(np.arange(done, length, dtype=np.int64), n)
-    rows = np.repeat(np.arange(n), count)
-    ids: Int32Array = np.random.default_rng(done).integers(0, vocab_size, n * count).astype(np.int32)
-    floats = np.zeros(n, np.float32)
-    return ForwardBatch(
-        input_ids=ids,
-        positions=positions,
-        slot_mapping=table[rows, positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE,
-        page_table=table,
-        cu_seqlens_q=np.arange(n + 1, dtype=np.int32) * count,
-        seq_lens=np.full(n, length, np.int32),
-        logits_indices=np.arange(1, n + 1, dtype=np.int64) * count - 1,
-        sampling=SamplingBatch(
-            floats,
-            np.zeros(n, np.int32),
-            floats + 1,
-            floats,
-            np.zeros(n, np.uint64),
-            np.full(n, length, np.int64),
-        ),
+    pages = np.arange(case.num_seqs * num_pages, dtype=np.int32).reshape(case.num_seqs, num_pages)
+    shape = (case.num_seqs, done + count)
+    ids = np.random.default_rng(done).integers(0, vocab_size, shape).astype(np.int32)
+    return several_sequences(
+        [(own_ids, done, own_pages) for own_ids, own_pages in zip(ids, pages, strict=True)],
+        PAGE_SIZE,
+        last_only=True,
     )
 
 

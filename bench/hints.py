@@ -17,15 +17,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deeproot.bench.cachesim.made_runs import Spread
+from deeproot.bench.simulator.clock import StepCost
 from deeproot.bench.simulator.load import Call, Flood, Source, made_tokens
 from deeproot.bench.simulator.simulate import Beginnings, Record, Simulation
 from deeproot.engine.batch import Int32Array
 from deeproot.engine.eviction import EvictionClass
 from deeproot.engine.leases import LeaseLimits
 from deeproot.runtime.chat.boundaries import conversation, in_order
+from deeproot.runtime.options import EngineOptions
 from deeproot.runtime.server.hinting import ROOT_LEASE_S
 from deeproot.runtime.tool_pauses import ToolPauses
-from deeproot.scheduler.config import SchedulerConfig
+from deeproot.scheduler.config import Policy, SchedulerConfig
 from deeproot.scheduler.messages import Boundary, TokenOutput
 
 PAGE = 64
@@ -90,14 +92,23 @@ class Agents:
 class HintedSimulation(Simulation):
     """A simulation in which each end of an agent's turn is followed by what the server then tells the engine."""
 
-    def __init__(self, config: SchedulerConfig, num_pages: int, *, leases: bool, sessions: bool) -> None:
-        super().__init__(config, num_pages, PAGE, check_every=1000)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        num_pages: int,
+        *,
+        leases: bool,
+        sessions: bool,
+        cost: StepCost | None = None,
+    ) -> None:
+        super().__init__(config, num_pages, PAGE, cost, check_every=1000)
         self._leases = leases
         self._sessions = sessions
         self._pauses = ToolPauses()
         self._turns: dict[str, Turn] = {}
         self._last_of: dict[str | None, str] = {}
-        self.scheduler.cache.leases.limits = LeaseLimits(max_pages=num_pages)
+        share = EngineOptions(model="").max_leased_share
+        self.scheduler.cache.leases.limits = LeaseLimits(max_pages=int(num_pages * share))
 
     def _send(self, call: Call, source: Source) -> None:
         rid = str(len(self.records))
@@ -136,10 +147,19 @@ ARMS = (
 )
 
 
-def run(arm: Arm, agents: Agents, flood: Flood, num_cold: int, num_pages: int, seed: int) -> HintedSimulation:
+def run(
+    arm: Arm,
+    agents: Agents,
+    flood: Flood,
+    num_cold: int,
+    num_pages: int,
+    seed: int,
+    policy: Policy = "fcfs",
+    cost: StepCost | None = None,
+) -> HintedSimulation:
     """All turns of all agents, and `num_cold` single prompts spread over them; every one is answered."""
-    config = SchedulerConfig(16, 1024, num_pages * PAGE, policy="fcfs")
-    simulation = HintedSimulation(config, num_pages, leases=arm.leases, sessions=arm.sessions)
+    config = SchedulerConfig(16, 1024, num_pages * PAGE, policy=policy)
+    simulation = HintedSimulation(config, num_pages, leases=arm.leases, sessions=arm.sessions, cost=cost)
     loads: list[Beginnings] = [agents.sources(seed), _first(flood.sources(seed + 1), num_cold)]
     simulation.run(loads, agents.sessions * agents.turns + num_cold)
     return simulation
@@ -177,9 +197,9 @@ def _first(sources: Iterator[tuple[float, Source]], count: int) -> Iterator[tupl
     return (source for _, source in zip(range(count), sources, strict=False))
 
 
-def pool_pages(working: int, share: float) -> int:
+def pool_pages(working: int, share: float, longest: int = _LONGEST) -> int:
     """Pages for a share of the working tokens, but room for the longest request at least."""
-    return max(int(working * share), _LONGEST) // PAGE
+    return max(int(working * share), longest) // PAGE
 
 
 def working_tokens(agents: Agents, seed: int) -> int:

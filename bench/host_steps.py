@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from deeproot.bench.host_path import Decode
+from deeproot.bench.report.text import text_table
 from deeproot.scheduler.messages import AddRequest, SamplingParams
 
 _PAGE, _CONTEXT, _NEW = 16, 10_000, 500
@@ -74,14 +75,14 @@ def compare(before: Path, after: Path, batches: list[int], steps: int, rounds: i
     for i in range(rounds):
         for tree in (before, after) if i % 2 == 0 else (after, before):
             results[tree].append(_run(tree, batches, steps))
-    lines = ["| | before, µs | after, µs | after / before |", "|---|---|---|---|"]
+    rows = []
     for name in results[before][0]:
         one, other = [[found[name] for found in results[tree]] for tree in (before, after)]
         ratio = statistics.median(b / a for a, b in zip(one, other, strict=True))
-        lines.append(
-            f"| {name} | {statistics.median(one):.1f} | {statistics.median(other):.1f} | {ratio:.3f} |"
+        rows.append(
+            (name, f"{statistics.median(one):.1f}", f"{statistics.median(other):.1f}", f"{ratio:.3f}")
         )
-    return "\n".join(lines)
+    return text_table(("", "before, µs", "after, µs", "after / before"), rows)
 
 
 def _run(tree: Path, batches: list[int], steps: int) -> dict[str, float]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from deeproot.bench.report.text import text_table
 from deeproot.runtime.context import record
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.invalidation.entities import file_entity
@@ -106,17 +107,21 @@ def edits_of(path: Path) -> list[RangeEdit]:
 
 def table(runs: Sequence[tuple[str, Sequence[RangeEdit]]]) -> str:
     """One line an edit, and how many were stale."""
-    lines = [
-        "| run | event | file | lines | last shown by event | moved since by event |",
-        "|---|---|---|---|---|---|",
+    rows = [
+        (
+            name,
+            str(e.seq),
+            e.path,
+            f"{e.first}-{e.last}",
+            str(e.shown or "never (not all of them)"),
+            str(e.moved_by or "-"),
+        )
+        for name, edits in runs
+        for e in edits
     ]
-    for name, edits in runs:
-        for e in edits:
-            shown, moved = e.shown or "never (not all of them)", e.moved_by or "-"
-            lines.append(f"| {name} | {e.seq} | {e.path} | {e.first}-{e.last} | {shown} | {moved} |")
+    heads = ("run", "event", "file", "lines", "last shown by event", "moved since by event")
     stale = sum(e.stale for _, edits in runs for e in edits)
-    lines.append(f"\n{stale} of {sum(len(edits) for _, edits in runs)} edits rest on lines that had moved.")
-    return "\n".join(lines)
+    return f"{text_table(heads, rows)}\n\n{stale} of {len(rows)} edits rest on lines that had moved."
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from deeproot.bench.report.text import text_table
+
 Message = dict[str, Any]
 
 RULES = (
@@ -173,11 +175,11 @@ def _account(result: Result, explanation: Any) -> None:
 
 def table(results: dict[str, Result]) -> str:
     """The results as a Markdown table."""
-    lines = ["| layout | prompt tokens | cached | hit rate | computed, by cause |", "|---|---|---|---|---|"]
+    rows = []
     for name, result in results.items():
         causes = ", ".join(f"{cause} {tokens:,}" for cause, tokens in result.misses.most_common())
-        lines.append(f"| {name} | {result.prompt:,} | {result.cached:,} | {result.hit_rate:.1%} | {causes} |")
-    return "\n".join(lines)
+        rows.append((name, f"{result.prompt:,}", f"{result.cached:,}", f"{result.hit_rate:.1%}", causes))
+    return text_table(("layout", "prompt tokens", "cached", "hit rate", "computed, by cause"), rows)
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ import numpy as np
 
 from deeproot.bench.cachesim.call import Call
 from deeproot.bench.cachesim.own_tree import OwnTree
+from deeproot.bench.report.text import text_table
 from deeproot.bench.working_set import byte_tokenizer
 from deeproot.runtime.cache_price import EngineOracle, Probed
 from deeproot.runtime.context import record
@@ -157,14 +158,14 @@ def compare(seeds: Sequence[int], turns: int, lost: float, prices: Prices) -> di
 
 def table(found: dict[str, list[PrefixCost]], prices: Prices) -> str:
     """A Markdown table, and in how many runs the priced choice was no dearer than the better of the others."""
-    lines = ["| | prompt tokens | computed | dollars |", "|---|---|---|---|"]
+    rows = []
     for name, runs in found.items():
         dollars = sum(one.dollars(prices) for one in runs)
         total, computed = (sum(getattr(one, field) for one in runs) for field in ("total_tokens", "computed"))
-        lines.append(f"| {name} | {total:,} | {computed:,} | {dollars:.4f} |")
+        rows.append((name, f"{total:,}", f"{computed:,}", f"{dollars:.4f}"))
+    made = text_table(("", "prompt tokens", "computed", "dollars"), rows)
     worse = worse_by(found, prices)
-    lines += ["", f"Priced against the better of the other two, run by run: {_said(worse)}."]
-    return "\n".join(lines)
+    return f"{made}\n\nPriced against the better of the other two, run by run: {_said(worse)}."
 
 
 def worse_by(found: dict[str, list[PrefixCost]], prices: Prices) -> list[float]:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from deeproot.bench.report.text import text_table
 from deeproot.runtime.llm import LLM
 from deeproot.runtime.llm_completion import Completion
 from deeproot.runtime.options import EngineOptions
@@ -136,10 +137,7 @@ def num_common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def table(runs: Sequence[Run]) -> str:
     """Medians, as a table."""
-    lines = [
-        "| task | guesses | steps | drafted | accepted | tokens as without | decode tok/s |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for task in TASKS:
         for guessing in (False, True):
             mine = [run for run in runs if run.task == task and run.guessing == guessing]
@@ -147,8 +145,9 @@ def table(runs: Sequence[Run]) -> str:
             said = "yes" if guessing else "no"
             last = mine[-1]
             figures = (last.steps, last.drafted, last.accepted, last.same_tokens, f"{rate:.1f}")
-            lines.append(f"| {task} | {said} | {' | '.join(map(str, figures))} |")
-    return "\n".join(lines)
+            rows.append((task, said, *map(str, figures)))
+    heads = ("task", "guesses", "steps", "drafted", "accepted", "tokens as without", "decode tok/s")
+    return text_table(heads, rows)
 
 
 def main() -> None:

@@ -17,13 +17,12 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from deeproot.bench.live.asks import Ask
 from deeproot.bench.live.client import Answer, Server
 from deeproot.bench.live.in_turns import parser_of, run
 from deeproot.bench.report.environment import settings_of
 from deeproot.bench.report.result import Column, How, Metric, Result, Table
+from deeproot.bench.report.text import percentile_cells
 from deeproot.bench.ttft import WORDS
 from deeproot.runtime.flags import whole
 
@@ -33,6 +32,8 @@ STREAM_LEAST = _BEFORE + 1
 """Tokens of a stream."""
 _SKIPPED = 8
 """The first pieces of a stream, while others are still starting."""
+_SHARES = (50, 99)
+"""Percentiles that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,14 @@ def _seen(long: Answer, written: Sequence[Answer]) -> Interference:
 def tables(found: dict[str, list[Interference]]) -> tuple[Table, ...]:
     rows = []
     for name, rounds in found.items():
-        quiet = np.array([gap for r in rounds for gap in r.quiet]) * 1e3
-        busy = np.array([gap for r in rounds for gap in r.busy]) * 1e3
+        quiet = [1e3 * gap for r in rounds for gap in r.quiet]
+        busy = [1e3 * gap for r in rounds for gap in r.busy]
         rows.append(
             (
                 name,
                 f"{sum(r.covered for r in rounds)} of {len(rounds)}",
-                *(f"{np.percentile(quiet, share):,.0f}" if quiet.size else "-" for share in (50, 99)),
-                *(f"{np.percentile(busy, share):,.0f}" if busy.size else "-" for share in (50, 99)),
+                *percentile_cells(quiet, _SHARES, 0),
+                *percentile_cells(busy, _SHARES, 0),
                 ", ".join(f"{max(r.busy, default=0) * 1e3:,.0f}" for r in rounds),
                 f"{median(r.ttft_s for r in rounds) * 1e3:,.0f}",
                 f"{median(r.prompt_tokens for r in rounds):,.0f}",
@@ -119,8 +120,8 @@ def tables(found: dict[str, list[Interference]]) -> tuple[Table, ...]:
     columns = (
         Column("server"),
         Column("covered", How.COUNTED),
-        *(Column(f"before, p{share}, ms", How.MEASURED) for share in (50, 99)),
-        *(Column(f"beside the prompt, p{share}, ms", How.MEASURED) for share in (50, 99)),
+        *(Column(f"before, p{share}, ms", How.MEASURED) for share in _SHARES),
+        *(Column(f"beside the prompt, p{share}, ms", How.MEASURED) for share in _SHARES),
         Column("worst of each round, ms", How.MEASURED),
         Column("prompt's first token, ms", How.MEASURED),
         Column("its tokens", How.COUNTED),

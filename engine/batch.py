@@ -195,30 +195,34 @@ def one_sequence(token_ids: Int32Array, num_cached: int, pages: Int32Array, page
 
 
 def several_sequences(
-    sequences: Sequence[tuple[Int32Array, int, Int32Array]], page_size: int
+    sequences: Sequence[tuple[Int32Array, int, Int32Array]], page_size: int, *, last_only: bool = False
 ) -> ForwardBatch:
-    """As `one_sequence`, of several: token ids, number of them that are cached, and pages of each."""
+    """As `one_sequence`, of several: token ids, number of them that are cached, and pages of each. `last_only`: with
+    logits at each one's last token alone."""
     positions = [np.arange(cached, len(ids), dtype=np.int64) for ids, cached, _ in sequences]
     slots = [
         pages[at // page_size].astype(np.int64) * page_size + at % page_size
         for at, (_, _, pages) in zip(positions, sequences, strict=True)
     ]
     width = max(-(-len(ids) // page_size) for ids, _, _ in sequences)
-    new = sum(map(len, positions))
+    starts = np.cumsum([0, *map(len, positions)])
+    at = np.concatenate(positions)
+    logits = starts[1:] - 1 if last_only else np.arange(len(at), dtype=np.int64)
+    sampled = len(logits)
     return ForwardBatch(
         input_ids=np.concatenate([ids[cached:] for ids, cached, _ in sequences]),
-        positions=np.concatenate(positions),
+        positions=at,
         slot_mapping=np.concatenate(slots),
         page_table=np.stack([np.resize(pages, width) for _, _, pages in sequences]),
-        cu_seqlens_q=np.cumsum([0, *map(len, positions)]).astype(np.int32),
+        cu_seqlens_q=starts.astype(np.int32),
         seq_lens=np.array([len(ids) for ids, _, _ in sequences], dtype=np.int32),
-        logits_indices=np.arange(new, dtype=np.int64),
+        logits_indices=logits,
         sampling=SamplingBatch(
-            temperature=np.zeros(new, np.float32),
-            top_k=np.zeros(new, np.int32),
-            top_p=np.ones(new, np.float32),
-            min_p=np.zeros(new, np.float32),
-            seeds=np.zeros(new, np.uint64),
-            positions=np.concatenate(positions) + 1,
+            temperature=np.zeros(sampled, np.float32),
+            top_k=np.zeros(sampled, np.int32),
+            top_p=np.ones(sampled, np.float32),
+            min_p=np.zeros(sampled, np.float32),
+            seeds=np.zeros(sampled, np.uint64),
+            positions=at[logits] + 1,
         ),
     )

@@ -28,7 +28,7 @@ class CpuDecoder:
     """See CausalLM. Weights are packed for the library's products; between layers activations are float32.
 
     A row's result does not depend on the rows beside it, but for attention of several tokens at a time, and for quantised
-    weights, which more than 16 rows are multiplied by otherwise than fewer (see matmul_grouped.cpp).
+    weights, which more than 12 rows are multiplied by otherwise than fewer (see matmul_grouped.cpp).
     """
 
     def __init__(self, decoder: Decoder, attention: CpuAttention) -> None:

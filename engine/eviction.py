@@ -27,12 +27,23 @@ class EvictionClass(IntEnum):
 
 
 def rank_of(kind: EvictionClass, priority: int = 0) -> int:
-    """A node's place in the order of eviction; `priority`, up to `MAX_PRIORITY`, decides inside a leased class."""
-    return int(kind) * _PRIORITIES + priority if kind > 0 else int(kind)
+    """A node's place in the order of eviction; `priority`, up to `MAX_PRIORITY`, decides among roots.
+
+    Among leaf and trunk it decides before the class, so that of two conversations one goes whole before the other begins to.
+    """
+    if kind <= EvictionClass.PLAIN:
+        return int(kind)
+    if kind <= EvictionClass.TRUNK:
+        return EvictionClass.LEAF * _PRIORITIES + 2 * priority + (kind - EvictionClass.LEAF)
+    return kind * _PRIORITIES + priority
 
 
 def class_of(rank: int) -> EvictionClass:
-    return EvictionClass(rank // _PRIORITIES) if rank > 0 else EvictionClass(rank)
+    if rank <= EvictionClass.PLAIN:
+        return EvictionClass(rank)
+    if rank < EvictionClass.ROOT * _PRIORITIES:
+        return EvictionClass(EvictionClass.LEAF + rank % 2)
+    return EvictionClass(rank // _PRIORITIES)
 
 
 SHARED_RANK = rank_of(EvictionClass.SHARED)

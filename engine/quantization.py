@@ -64,22 +64,20 @@ def grouped_store(store: TensorStore, quantization: Quantization) -> GroupedStor
 
 
 def grouped_problem(needs: AttentionNeeds, attention: str) -> str | None:
-    """Why weights cannot stay quantised here, and what to do; None if they can.
+    """Why weights cannot stay quantised here; None if they can.
 
     attention: the name of the backend that is asked for, or "auto".
     """
     if needs.device.type != "cpu":
-        return "quantised weights are multiplied on a CPU only: write --device cpu, or --quantization none"
+        return "they are multiplied as such on a CPU only (--device cpu)"
     if not abilities_here().bf16:
-        return "this CPU has not AVX-512 with bf16 and VNNI, which it needs: write --quantization none"
+        return "this CPU has not AVX-512 with bf16 and VNNI, which it needs"
     if needs.dtype != torch.bfloat16:
-        return "activations must be in bfloat16: write --dtype bfloat16, or --quantization none"
+        return "activations must be in bfloat16 (--dtype bfloat16)"
     try:
         choice = choose_attention(attention, needs)
     except AttentionError as error:
         return str(error)
     if choice.name == "cpu":
         return None
-    return (
-        f"attention is {choice.name}'s ({choice.why}); it needs the compiled one: write --quantization none"
-    )
+    return f"attention is {choice.name}'s ({choice.why}), and it needs the compiled one"

@@ -143,6 +143,8 @@ class Runner:
     def _sound_chunks(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor | None:
         """What is computed from a token that is no number is none either, up to the last token of a chunk."""
         last = batch.cu_seqlens_q[1:] - 1
+        if np.array_equal(last, batch.logits_indices):
+            return None
         of_chunks = last[~np.isin(last, batch.logits_indices)]
         if not len(of_chunks):
             return None

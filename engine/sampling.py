@@ -58,7 +58,7 @@ def sample(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
     """Token ids `[N]` int64. logits: `[N, vocab_size]` float32, not changed."""
     logits = edited(logits, settings)
     greedy = settings.temperature < GREEDY_BELOW
-    tokens = logits.argmax(-1)
+    tokens = _greatest(logits)
     if greedy.all():
         return tokens
     ranked = ~greedy & ((settings.top_k > 0) | (settings.top_p < 1))
@@ -68,6 +68,14 @@ def sample(logits: torch.Tensor, settings: SamplingBatch) -> torch.Tensor:
             scaled = _scale(logits[rows], settings.temperature[group])
             tokens[rows] = choose(scaled, _settings(settings, group, logits))
     return tokens
+
+
+def _greatest(logits: torch.Tensor) -> torch.Tensor:
+    """The first of each row's greatest, `[N]`, or its first NaN."""
+    if logits.device.type == "cpu":
+        # numpy compares by vectors: 8 rows of 49,152 take torch 0.6 ms, and it 0.05.
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
 
 
 def _scale(logits: torch.Tensor, temperature: NDArray[np.float32]) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from deeproot.runtime.cache_price import Probed
 from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.runtime.http_api import bearer, server_base
+from deeproot.runtime.warm_pieces import WARM_LEASE_S
 
 Prompt = str | TokenIds | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or messages."""
@@ -53,7 +54,7 @@ class CacheClient:
         """What `/v1/cache/price` says of sending `new` in the place of `old`. Raises CacheError."""
         return self.post("/v1/cache/price", {"old": source_of(old), "new": source_of(new), **prices})
 
-    def warm(self, prompt: Prompt, *, lease_s: float = 60.0, wait: bool = False) -> dict[str, Any]:
+    def warm(self, prompt: Prompt, *, lease_s: float = WARM_LEASE_S, wait: bool = False) -> dict[str, Any]:
         """Have a prompt computed while nobody else wants the engine. Raises CacheError."""
         return self.post("/v1/cache/warm", {**source_of(prompt), "lease_s": lease_s, "wait": wait})
 

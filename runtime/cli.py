@@ -94,6 +94,7 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         dtype=args.dtype,
         quantization=args.quantization,
         device=args.device,
+        threads=args.threads,
         attention_backend=args.attention_backend,
         kv_cache_dtype=args.kv_cache_dtype,
         page_size=args.page_size,

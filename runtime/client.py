@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -49,19 +50,20 @@ class EngineClient:
         self._stopped = False
         self._inboxes: dict[str, Inbox] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._failure: str | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
     def start(self) -> None:
         """Start the engine; called once, from within the event loop that will use the client."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         self._first_engine = self._loop.create_future()
         self._failure = "The model is being loaded: try again in a few seconds."
         self._transport.start(
             EngineEvents(
                 on_up=lambda info: self._call_in_loop(lambda: self._engine_up(info)),
-                on_outputs=lambda outputs: self._call_in_loop(lambda: self._deliver(outputs)),
+                on_outputs=self._take_outputs,
                 on_down=lambda reason: self._call_in_loop(lambda: self._engine_gone(reason)),
                 on_cannot_start=lambda reason: self._call_in_loop(lambda: self._cannot_start(reason)),
             )
@@ -197,6 +199,12 @@ class EngineClient:
         # A closed loop has no readers left to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
+
+    def _take_outputs(self, outputs: list[TokenOutput]) -> None:
+        if threading.get_ident() == self._loop_thread:
+            self._deliver(outputs)
+        else:
+            self._call_in_loop(lambda: self._deliver(outputs))
 
     def _deliver(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:

@@ -15,6 +15,7 @@ import torch
 
 from deeproot import __version__
 from deeproot.engine.attention_choice import AttentionNeeds, choose_attention
+from deeproot.engine.cpu_threads import choose_threads, cores_here
 from deeproot.engine.loading import read_config, resolve_dtype
 from deeproot.runtime.chat.append_only import find_breaks, summary
 from deeproot.runtime.chat.assets import ModelAssets
@@ -89,6 +90,7 @@ def report_lines(report: Report) -> list[str]:
         f"device     {choice['device']}: {choice['device_why']}",
         f"attention  {choice['attention']}: {choice['attention_why']}",
         f"dtype      {choice['dtype']}: {choice['dtype_why']}",
+        f"threads    {choice['threads']}: {choice['threads_why']}",
     ]
     return lines + [f"faster     {advice}" for advice in report["faster_with"]]
 
@@ -186,8 +188,8 @@ def _model_line(model: Report) -> str:
     )
 
 
-def _choice(device: torch.device) -> dict[str, str]:
-    """What `--device auto --dtype auto` come to on this machine."""
+def _choice(device: torch.device) -> Report:
+    """What the defaults of device, dtype, attention and threads come to on this machine."""
     dtype = resolve_dtype("auto", device)
     if device.type == "cuda":
         dtype_why = "the GPU computes in it"
@@ -196,6 +198,7 @@ def _choice(device: torch.device) -> dict[str, str]:
     else:
         dtype_why = "the CPU has neither AVX-512 bf16 nor AMX, so bfloat16 would be emulated and slower"
     attention = choose_attention("auto", AttentionNeeds(device, dtype))
+    threads = choose_threads(None, os.environ, cores_here())
     return {
         "device": device.type,
         "device_why": "torch finds a CUDA GPU" if device.type == "cuda" else "torch finds no CUDA GPU",
@@ -203,6 +206,8 @@ def _choice(device: torch.device) -> dict[str, str]:
         "attention_why": attention.why,
         "dtype": str(dtype).removeprefix("torch."),
         "dtype_why": dtype_why,
+        "threads": threads.count,
+        "threads_why": threads.why,
     }
 
 
@@ -214,9 +219,9 @@ def _advice(report: Report) -> list[str]:
             advice.append("a CPU with AMX or AVX-512 bf16, which computes in bfloat16")
         if cpu["usable_cores"] < cpu["cores"]:
             advice.append(f"all {cpu['cores']} cores: this process may use {cpu['usable_cores']}")
-        if cpu["torch_threads"] < cpu["usable_cores"]:
+        if os.environ.get("OMP_NUM_THREADS") and cpu["torch_threads"] < cpu["usable_cores"]:
             advice.append(
-                f"more threads: torch uses {cpu['torch_threads']} for {cpu['usable_cores']} cores (OMP_NUM_THREADS?)"
+                f"more threads: OMP_NUM_THREADS allows {cpu['torch_threads']} for {cpu['usable_cores']} cores"
             )
     return advice
 

@@ -6,18 +6,21 @@ them.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 import zmq
 
+from deeproot.engine.cpu_threads import choose_threads, cores_here
 from deeproot.engine.grammar import TokenBytes
 from deeproot.runtime.chat.assets import ModelAssets
 from deeproot.runtime.engine_messages import (
@@ -33,7 +36,7 @@ from deeproot.runtime.engine_messages import (
     ToEngine,
     decode_start,
 )
-from deeproot.runtime.engine_setup import EngineSide, load_scheduler
+from deeproot.runtime.engine_setup import EngineSide, choose_device, load_scheduler
 from deeproot.runtime.logs import set_up_logging
 from deeproot.runtime.options import EngineOptions, SetupError
 from deeproot.scheduler.answering import answer
@@ -41,6 +44,8 @@ from deeproot.scheduler.loop import EngineLoop, take_stats
 from deeproot.scheduler.messages import TokenOutput
 from deeproot.scheduler.scheduler import Scheduler
 from deeproot.scheduler.watch import Watch
+
+logger = logging.getLogger("deeproot.runtime.engine_process")  # the module itself is run as `__main__`
 
 _MAX_UNREAD = 1000
 """Messages that the server may leave unread before the engine waits for it."""
@@ -71,7 +76,7 @@ def main(load: Load = load_scheduler) -> None:
 
     try:
         engine = load(
-            start.options,
+            _with_threads(start.options),
             lambda: ModelAssets.load(start.options.model).token_bytes(),
             lambda done, total: send(Loading(done, total)),
         )
@@ -87,6 +92,17 @@ def main(load: Load = load_scheduler) -> None:
     threading.Thread(target=_receive, args=(receiver, loop, send), daemon=True).start()
     _watch(loop, start, context)
     loop.run()
+
+
+def _with_threads(options: EngineOptions) -> EngineOptions:
+    """The options with a number of threads; the process is the engine's own, so it is free to choose.
+
+    Raises SetupError for a device that is not there."""
+    if choose_device(options.device).type != "cpu":
+        return options
+    threads = choose_threads(options.threads, os.environ, cores_here())
+    logger.info("threads: %d (%s)", threads.count, threads.why)
+    return replace(options, threads=threads.count)
 
 
 def _watch(loop: EngineLoop, start: Start, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
@@ -120,7 +136,7 @@ def _ask(loop: EngineLoop, ask: Ask, send: Callable[[FromEngine], None]) -> None
     def say(scheduler: Scheduler) -> None:
         try:
             said = Answered(ask.number, answer(scheduler, ask.question))
-        except Exception as error:
+        except Exception as error:  # the asker's, who is told; the loop goes on
             said = Answered(ask.number, None, f"{type(error).__name__}: {error}")
         send(said)
 

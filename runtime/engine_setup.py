@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from deeproot.engine.grammar_llguidance import LLGuidanceBackend
 from deeproot.engine.kv_pool import FP8, KVLayout, KVPool
 from deeproot.engine.kv_scales import measure_kv_scales
 from deeproot.engine.leases import LeaseLimits
-from deeproot.engine.loading import LoadedModel, load_model, make_attention, resolve_dtype
+from deeproot.engine.loading import LoadedModel, is_gguf, load_model, make_attention, resolve_dtype
 from deeproot.engine.quantization import Quantization, grouped_problem
 from deeproot.engine.radix import RadixCache
 from deeproot.runtime.engine_messages import EngineInfo
@@ -95,6 +96,8 @@ def load_scheduler(
     while the weights are loaded. Raises SetupError."""
     check_options(options)
     device = choose_device(options.device)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     with ThreadPoolExecutor(1, thread_name_prefix="deeproot-vocabulary") as reader:
         tokens = reader.submit(token_bytes)
         try:
@@ -110,6 +113,8 @@ def load_scheduler(
             constraints = _constraints(tokens.result(), loaded.config.vocab_size)
         except (OSError, ValueError) as error:
             raise SetupError(f"cannot load {options.model}: {error}") from None
+    if loaded.grouped:
+        logger.info("weights: quantised ones stay so (--quantization %s)", options.quantization)
     layout = loaded.config.kv_layout(
         options.page_size, FP8 if options.kv_cache_dtype == "fp8" else loaded.dtype
     )
@@ -130,21 +135,26 @@ def load_scheduler(
 def _quantization(options: EngineOptions, device: torch.device) -> Quantization:
     """What can be had of what is asked for. Raises SetupError, ValueError (dtype)."""
     wanted = options.quantization
-    if wanted == "none":
-        return wanted
+    if wanted == "none" or (wanted == "auto" and not _is_quantised_file(options)):
+        return "none"
     needs = AttentionNeeds(device, resolve_dtype(options.dtype, device), deterministic=options.deterministic)
     if options.load_format == "dummy":
-        problem: str | None = "made-up weights are not quantised: write --quantization none"
+        problem: str | None = "made-up weights are not quantised"
     elif options.kv_cache_dtype == "fp8":
-        problem = "it cannot be had with K and V in e4m3: write --kv-cache-dtype auto, or --quantization none"
+        problem = "it cannot be had with K and V in e4m3 (--kv-cache-dtype auto)"
     else:
         problem = grouped_problem(needs, options.attention_backend)
     if problem is None:
         return wanted
     if wanted != "auto":
-        raise SetupError(f"--quantization {wanted}: {problem}")
-    logger.info("weights are not kept quantised: %s", problem)
+        raise SetupError(f"--quantization {wanted}: {problem}; --quantization auto goes on without")
+    logger.info("weights do not stay quantised: %s", problem)
     return "none"
+
+
+def _is_quantised_file(options: EngineOptions) -> bool:
+    """Whether there may be anything in it that could stay quantised."""
+    return options.load_format in ("auto", "gguf") and is_gguf(Path(options.model))
 
 
 def _choose_attention(options: EngineOptions, loaded: LoadedModel, layout: KVLayout) -> Choice:

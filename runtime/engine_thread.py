@@ -62,7 +62,7 @@ class ThreadTransport:
         reason = "The engine has stopped."
         try:
             self._engine_loop.run()
-        except Exception as error:
+        except Exception as error:  # the thread's last: waiting clients are told why
             logger.exception("the engine thread failed")
             reason = f"The engine has failed: {type(error).__name__}: {error}"
         if not self._closing:

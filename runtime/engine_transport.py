@@ -39,7 +39,7 @@ class EngineTransport(Protocol):
     """
 
     def start(self, events: EngineEvents) -> None:
-        """Begin; returns at once."""
+        """Begin; returns at once. Called in the event loop in which the client lives."""
 
     def submit(self, message: AddRequest | AbortRequest) -> None:
         """Send a message; returns at once. May be called from any thread."""

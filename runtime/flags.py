@@ -57,10 +57,17 @@ def _add_model(group: argparse._ArgumentGroup, default: EngineOptions) -> None:
         "-q",
         choices=QUANTIZATIONS,
         default=default.quantization,
-        help="of weights, on a CPU; gguf: as the file holds them, auto: so where it can be, int8: rounded to 8 bits "
-        "(default: none)",
+        help="of weights, on a CPU; auto: as a GGUF file holds them where that can be multiplied; gguf: an error if "
+        "not; int8: rounded to 8 bits; none: in --dtype (default: auto)",
     )
     group.add_argument("--device", choices=DEVICES, default=default.device, help="(default: auto)")
+    group.add_argument(
+        "--threads",
+        "-t",
+        type=whole(1),
+        metavar="N",
+        help="that compute on a CPU (default: OMP_NUM_THREADS, or as many as are fastest by a short measurement)",
+    )
     group.add_argument(
         "--attention-backend",
         choices=ATTENTION_BACKENDS,

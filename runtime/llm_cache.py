@@ -13,8 +13,9 @@ from deeproot.runtime.chat.tokenizer import Int32Array
 from deeproot.runtime.context.cost_oracle import EditCost
 from deeproot.runtime.context.tokenizer import TokenIds
 from deeproot.runtime.llm_engine import LocalEngine
-from deeproot.runtime.sampling_options import OptionError
+from deeproot.runtime.sampling_options import OptionError, check_prompt_length
 from deeproot.runtime.server.shared_roots import num_root_messages
+from deeproot.runtime.warm_pieces import WARM_LEASE_S, WarmPieces
 from deeproot.scheduler.messages import Boundary, Hints
 from deeproot.scheduler.questions import (
     ForkQuestion,
@@ -43,7 +44,7 @@ class KeptRun:
     messages: int | None = None
     token: int | None = None
     priority: int = 0
-    """Among runs of the same zone; the highest goes last."""
+    """The highest goes last: among roots, and among trunk and leaf, where it counts before the zone."""
 
     def __post_init__(self) -> None:
         if self.zone not in _ZONES:
@@ -124,7 +125,7 @@ def _boundary(run: KeptRun, end: int) -> Boundary:
 
 
 class CacheCalls(LocalEngine):
-    """The methods of `LLM` that ask its engine and compute nothing."""
+    """The methods of `LLM` that are about its cache."""
 
     def probe(self, prompts: Sequence[str | Sequence[int] | TokenIds]) -> Probed:
         """How much of each prompt, a text or token ids, is cached. Uses nothing."""
@@ -142,6 +143,24 @@ class CacheCalls(LocalEngine):
         probed = self.probe([old, new])
         tariff = tariff or Tariff()
         return cost_of(probed, 0, tariff), cost_of(probed, 1, tariff)
+
+    def warm(self, prompt: str | Sequence[int] | TokenIds, *, lease_s: float = WARM_LEASE_S) -> Probed:
+        """Compute a prompt, a text or token ids, ahead, and keep it for `lease_s` seconds; then probe it.
+
+        Waits until that is done, a piece at a time, each only when no other thread's call runs. Raises OptionError.
+        """
+        if not lease_s >= 0:
+            raise OptionError("lease_s", f"lease_s must be 0 or more, got {lease_s}.")
+        ids = self._prompt(prompt).token_ids
+        check_prompt_length(len(ids), self._engine.speech.defaults.max_model_len, "prompt")
+        pieces = WarmPieces(f"warm-{next(self._rids)}", ids)
+        while (piece := pieces.next((probed := self.probe([ids])).cached_tokens[0])) is not None:
+            with self._warm_turn:  # one piece of all threads' at a time
+                self._client.wait_idle()
+                for _ in self._client.run([piece]):
+                    pass
+        self._hold(pieces.newest_rid, [Boundary(len(ids), EvictionClass.LEAF, lease_s)])
+        return probed
 
     def fork_session(self, session_id: str, new_id: str) -> int:
         """A second session that goes on from where one is, in the same pages; returns how many tokens it begins with.

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -64,6 +65,7 @@ class LocalEngine:
         """Prompt tokens that remembered replies kept from being computed anew, if they were still cached."""
         self._seeds = random.Random(engine_options.seed)
         self._rids = itertools.count()
+        self._warm_turn = threading.Lock()
         # Also ends the thread of one that nobody closed, when it is collected or Python exits.
         self._closer = weakref.finalize(self, self._client.close)
 

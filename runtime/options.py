@@ -14,14 +14,14 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionBackendName = Literal["auto", "cpu", "torch", "triton", "flash"]
 KVCacheDtype = Literal["auto", "fp8"]
 Overlap = Literal["auto", "on", "off"]
-Quantization = Literal["none", "auto", "gguf", "int8"]
+Quantization = Literal["auto", "none", "gguf", "int8"]
 
 DTYPES: tuple[Dtype, ...] = ("auto", "bfloat16", "float16", "float32")
 LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "gguf", "safetensors", "dummy")
 DEVICES: tuple[DeviceName, ...] = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS: tuple[AttentionBackendName, ...] = ("auto", "cpu", "torch", "triton", "flash")
 KV_CACHE_DTYPES: tuple[KVCacheDtype, ...] = ("auto", "fp8")
-QUANTIZATIONS: tuple[Quantization, ...] = ("none", "auto", "gguf", "int8")
+QUANTIZATIONS: tuple[Quantization, ...] = ("auto", "none", "gguf", "int8")
 OVERLAPS: tuple[Overlap, ...] = ("auto", "on", "off")
 PAGE_SIZES = (16, 32, 64, 128)
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
@@ -53,9 +53,11 @@ class EngineOptions:
     """A GGUF file, or a folder with `config.json`, weights and tokenizer."""
     load_format: LoadFormat = "auto"
     dtype: Dtype = "auto"
-    quantization: Quantization = "none"
-    """gguf: weights stay as a GGUF file holds them; auto: the same where it can be; int8: they are rounded to 8 bits."""
+    quantization: Quantization = "auto"
+    """auto: weights stay as a GGUF file holds them where it can be; gguf: an error if not; int8: they are rounded to 8 bits."""
     device: DeviceName = "auto"
+    threads: int | None = None
+    """That compute on a CPU; None: a server chooses by measuring, `LLM` leaves torch's number as it is."""
     attention_backend: AttentionBackendName = "auto"
     kv_cache_dtype: KVCacheDtype = "auto"
     """auto: the model's dtype. fp8: e4m3 with a scale a head, half the memory."""
@@ -101,7 +103,7 @@ class EngineOptions:
     """Longest lease on cached tokens, in seconds."""
     max_leases: int = 256
     """Leases that an API key may have at a time."""
-    max_leased_share: float = 0.5
+    max_leased_share: float = 0.75
     """Of the KV cache, what an API key may have under leases."""
     seed: int = 0
     """Of requests without a seed of their own, and of dummy weights."""

@@ -1,24 +1,25 @@
 """The engine in a process of its own, behind `EngineTransport`; started anew when it dies."""
 
+import asyncio
 import itertools
 import logging
 import math
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import zmq
 
 from deeproot.runtime.client import EngineUnavailable
+from deeproot.runtime.engine_child import how_it_ended, spawn, wait_for_death
 from deeproot.runtime.engine_messages import (
     Answered,
     Ask,
@@ -30,9 +31,9 @@ from deeproot.runtime.engine_messages import (
     Ready,
     Start,
     ToEngine,
-    encode_start,
 )
 from deeproot.runtime.engine_transport import EngineEvents
+from deeproot.runtime.news_reader import NewsReader
 from deeproot.runtime.options import EngineOptions, LogFormat
 from deeproot.scheduler.questions import Answer, Question
 from deeproot.scheduler.stats import PULSE_S, EngineStats
@@ -43,6 +44,17 @@ ENGINE_MODULE = "deeproot.runtime.engine_process"
 _STEADY_S = 60.0
 """An engine that has lived as long is started anew at once; one that died sooner, after a growing pause."""
 _LONGEST_PAUSE_S = 30.0
+_LAST_WORDS_MS = 50
+"""How long to wait for what an engine said before it died."""
+
+
+@dataclass(slots=True)
+class _Life:
+    """What one engine has said about itself."""
+
+    was_ready: bool = False
+    cannot_start: str | None = None
+    named_silent: bool = False
 
 
 class ProcessTransport:
@@ -61,7 +73,7 @@ class ProcessTransport:
         stuck_after_s: float = 60.0,
         engine_module: str = ENGINE_MODULE,
     ) -> None:
-        """`on_loading`: told bytes of weights done and bytes in all, in a thread of the transport's. `stuck_after_s`: a
+        """`on_loading`: told bytes of weights done and bytes in all, in the event loop. `stuck_after_s`: a
         step that takes longer, or an engine that is silent for longer, is named in the log. `engine_module`: what the
         process runs."""
         self._engine_module = engine_module
@@ -79,15 +91,19 @@ class ProcessTransport:
         """When the engine last said anything, by `time.monotonic`; infinite while it is not ready."""
         self._closing = threading.Event()
         self._numbers = itertools.count()
-        # Guards the three below, which change when an engine dies.
+        # Guards the four below, which change when an engine dies.
         self._lock = threading.Lock()
         self._asked: dict[int, Future[Answer]] = {}
         """The questions that the living engine has not answered yet."""
         self._sender: zmq.Socket[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._reader: NewsReader | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._thread: threading.Thread | None = None
 
     def start(self, events: EngineEvents) -> None:
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         self._thread = threading.Thread(
             target=self._supervise, args=(events,), name="deeproot-engine-watch", daemon=True
         )
@@ -124,7 +140,10 @@ class ProcessTransport:
 
     def close(self, timeout: float | None) -> bool:
         self._closing.set()
-        process = self._process
+        with self._lock:
+            process, reader = self._process, self._reader
+        if reader is not None and threading.get_ident() == self._loop_thread:
+            reader.end()  # the loop stands still until this returns, so it could not be asked to let go
         stopped = True
         if process is not None:
             try:
@@ -181,16 +200,33 @@ class ProcessTransport:
                 # Connected, not bound: then it takes messages before the engine listens.
                 sender.connect(f"ipc://{folder}/to_engine")
                 receiver.bind(f"ipc://{folder}/from_engine")
-                process = self._spawn(folder)
+                process = spawn(
+                    self._engine_module,
+                    Start(folder, self._options, self._log_level, self._log_format, self._stuck_after_s),
+                )
+                life = _Life()
+                assert self._loop is not None
+                reader = NewsReader(self._loop, receiver, lambda data: self._take(data, life, events))
                 with self._lock:
-                    self._process, self._sender = process, sender
+                    self._process, self._sender, self._reader = process, sender, reader
                 try:
                     if self._closing.is_set():  # close() may have looked for a process just before
                         return False, "The server is shutting down."
-                    return self._listen(process, receiver, events)
+                    reader.start()
+                    try:
+                        wait_for_death(process, PULSE_S, lambda: self._name_silence(process.pid, life))
+                    finally:
+                        reader.release()
+                    while receiver.poll(_LAST_WORDS_MS):
+                        self._take(receiver.recv(), life, events)
+                    reason = (
+                        life.cannot_start
+                        or f"The engine has ended unexpectedly ({how_it_ended(process.wait())})"
+                    )
+                    return life.was_ready, reason
                 finally:
                     with self._lock:
-                        self._process = self._sender = None
+                        self._process = self._sender = self._reader = None
                         unanswered, self._asked = self._asked, {}
                     for future in unanswered.values():
                         future.set_exception(EngineUnavailable("The engine has ended before it answered."))
@@ -201,52 +237,13 @@ class ProcessTransport:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _spawn(self, folder: Path) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self._engine_module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=_environment(os.environ),
-        )
-        assert process.stdin is not None
-        # Kept open: its end tells the engine that this process is gone.
-        process.stdin.write(
-            encode_start(Start(folder, self._options, self._log_level, self._log_format, self._stuck_after_s))
-        )
-        process.stdin.flush()
-        return process
-
-    def _listen(
-        self, process: subprocess.Popen[bytes], receiver: "zmq.Socket[bytes]", events: EngineEvents
-    ) -> tuple[bool, str]:
-        was_ready, reason = False, None
-        death = os.pidfd_open(process.pid)
-        try:
-            poller = zmq.Poller()
-            poller.register(receiver, zmq.POLLIN)
-            poller.register(death, zmq.POLLIN)
-            named = False
-            while True:
-                ready = dict(poller.poll(int(1000 * PULSE_S)))
-                named = self._name_silence(process.pid, named)
-                if receiver in ready:
-                    message = self._decoder.decode(receiver.recv())
-                    if isinstance(message, CannotStart):
-                        reason = message.reason
-                    elif isinstance(message, Ready):
-                        was_ready = True
-                    self._pass_on(message, events)
-                elif death in ready:  # and everything that it had sent is read
-                    return was_ready, reason or f"The engine has ended unexpectedly ({_how(process.wait())})"
-        finally:
-            os.close(death)
-
-    def _name_silence(self, pid: int, named: bool) -> bool:
-        """Say once that the engine is silent; whether that has been said."""
+    def _name_silence(self, pid: int, life: _Life) -> None:
+        """Say once that the engine is silent."""
         silence = self.silence_s()
         if silence < self._stuck_after_s:
-            return False
-        if not named:
+            life.named_silent = False
+        elif not life.named_silent:
+            life.named_silent = True
             logger.error(
                 "the engine (process %d) has said nothing for %.0f s: it is stopped, starved of memory, or stuck outside "
                 "Python. If it stays so, end it by kill -9 %d: requests in flight then fail with an error, and a new "
@@ -255,22 +252,27 @@ class ProcessTransport:
                 silence,
                 pid,
             )
-        return True
 
-    def _pass_on(self, message: FromEngine, events: EngineEvents) -> None:
-        if not isinstance(message, Loading | CannotStart):
-            self._heard = time.monotonic()
-        if isinstance(message, Pulse):
-            self._pulse = message
-        elif isinstance(message, News):
+    def _take(self, data: bytes, life: _Life, events: EngineEvents) -> None:
+        """Act on a message of the engine's."""
+        message: FromEngine = self._decoder.decode(data)
+        if isinstance(message, Loading):
+            self._on_loading(message.done, message.total)
+            return
+        if isinstance(message, CannotStart):
+            life.cannot_start = message.reason
+            return
+        self._heard = time.monotonic()
+        if isinstance(message, News):
             self._stats = message.stats
             events.on_outputs(message.outputs)
+        elif isinstance(message, Pulse):
+            self._pulse = message
         elif isinstance(message, Ready):
+            life.was_ready = True
             self._stats = message.stats
             events.on_up(message.info)
-        elif isinstance(message, Loading):
-            self._on_loading(message.done, message.total)
-        elif isinstance(message, Answered):
+        else:
             self._answer(message)
 
     def _answer(self, message: Answered) -> None:
@@ -280,16 +282,3 @@ class ProcessTransport:
             future.set_exception(RuntimeError(message.error))
         else:
             future.set_result(message.answer)
-
-
-def _environment(current: Mapping[str, str]) -> dict[str, str]:
-    """OpenMP's threads wait for each other for a moment awake and then asleep, unless the user says otherwise.
-
-    By default they spin for long, and when anything else wants a core, a step can take twenty times as long: one thread
-    spins away the time slice that the other needs. Sleeping at once costs a third of the decode rate on idle cores.
-    """
-    return {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000", **current}
-
-
-def _how(returncode: int) -> str:
-    return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"

@@ -1,9 +1,10 @@
 """Requests to an engine from ordinary, blocking code."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import SimpleQueue
+from threading import Condition
 
 from deeproot.runtime.client import EngineUnavailable
 from deeproot.runtime.engine_transport import A, EngineEvents, EngineTransport
@@ -21,6 +22,9 @@ class SyncClient:
         """Starts the engine."""
         self._transport = transport
         self._queues: dict[str, _Queue] = {}
+        self._running: set[str] = set()
+        """Requests that the engine has not ended, whether their readers know it or not."""
+        self._ended = Condition()
         self._failure: str | None = None
         transport.start(
             EngineEvents(
@@ -38,6 +42,8 @@ class SyncClient:
         pending = {request.rid for request in requests}
         try:
             self._queues.update(dict.fromkeys(pending, queue))
+            with self._ended:
+                self._running |= pending
             for request in requests:
                 self._transport.submit(request)
             while pending:
@@ -50,6 +56,7 @@ class SyncClient:
                 self._abort(pending, queue)
             for request in requests:
                 self._queues.pop(request.rid, None)
+            self._note_ended({request.rid for request in requests})
 
     def abort(self, rid: str) -> None:
         """Ask the engine to end a request; its last output still comes."""
@@ -65,6 +72,11 @@ class SyncClient:
             raise EngineUnavailable("The engine has stopped.") from None
         assert isinstance(answer, kind), f"{type(answer).__name__} is no answer to {type(question).__name__}"
         return answer
+
+    def wait_idle(self) -> None:
+        """Return when the engine has ended every request of all threads, or has failed."""
+        with self._ended:
+            self._ended.wait_for(lambda: not self._running)
 
     def close(self) -> None:
         """Stop the engine and wait until it has stopped."""
@@ -90,8 +102,17 @@ class SyncClient:
             queue = self._queues.get(output.rid)
             if queue is not None:
                 queue.put(output)
+        self._note_ended({output.rid for output in outputs if output.finish_reason is not None})
+
+    def _note_ended(self, rids: Set[str]) -> None:
+        if not rids:
+            return
+        with self._ended:
+            self._running -= rids
+            self._ended.notify_all()
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
+        self._note_ended(self._running.copy())
         for queue in list(self._queues.values()):
             queue.put(None)

@@ -48,7 +48,7 @@ class Admission:
     def look_anew(self) -> None:
         """Note what has been cached since they came for some of those that wait."""
         for request in self.waiting.some(_LOOK_ANEW):
-            request.num_missing = self.num_missing(request)
+            self.waiting.note_missing(request, self.num_missing(request))
 
     def admit(self, limit_of: dict[str, int], now: float) -> Request | None:
         """Move the first request that can start into the running table and return it. now: seconds."""
@@ -63,7 +63,8 @@ class Admission:
                     continue
                 match = self.cache.match(request.token_ids, request.num_cacheable, request.route)
                 num_missing = request.num_tokens - match.num_reusable
-                hoped_for, request.num_missing = request.num_missing, num_missing
+                hoped_for = request.num_missing
+                self.waiting.note_missing(request, num_missing)
                 if num_missing > hoped_for:
                     # What it would have gone on from has been evicted: it may no longer be the next one.
                     lost_some = True

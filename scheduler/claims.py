@@ -139,10 +139,10 @@ class Claims:
                 step = step.parent
 
     def fork(self, namespace: bytes, session: bytes, new: bytes) -> int | None:
-        """A second session that goes on from where one is; their pages are the same. Returns how many tokens it begins
-        with; None if the session is not known, or there is one of the new name."""
-        tail = self._sessions.get((namespace, session))
-        if tail is None or (namespace, new) in self._sessions:
+        """A second session that goes on from where one that is known is; their pages are the same. Returns how many tokens
+        it begins with; None if there is one of the new name."""
+        tail = self._sessions[namespace, session]
+        if (namespace, new) in self._sessions:
             return None
         _put(self._sessions, (namespace, new), Tail(tail.node, tail.end, tail.owner))
         return tail.end // TOKEN_BYTES

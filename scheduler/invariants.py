@@ -28,8 +28,8 @@ def check(scheduler: Scheduler) -> None:
         require(request.row not in scheduler.table.rows, f"{request.rid} has ended and runs")
     for flight in scheduler.flights:
         _check_flight(scheduler, flight, nodes)
-    for request in scheduler.waiting:
-        require(request.row == -1 and request.node is None, f"{request.rid} waits and holds something")
+    holding = [one.rid for one in scheduler.waiting if one.row != -1 or one.node is not None]
+    require(not holding, f"{holding} wait and hold something")
 
 
 def check_idle(scheduler: Scheduler) -> None:

@@ -78,7 +78,7 @@ class EngineLoop:
                 return
             try:
                 future.set_result(question(self._scheduler))
-            except Exception as error:
+            except Exception as error:  # the asker's
                 future.set_exception(error)
 
         with self._wake:

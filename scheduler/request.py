@@ -66,7 +66,9 @@ class Request:
     num_missing: int = 0
     """Tokens that it has to compute before its next token, as last seen; while it waits."""
     allowance: int = 0
-    """How many tokens those that arrived later may still compute before it starts."""
+    """How many tokens those that arrived later might compute before it starts, when it came."""
+    place: int = 0
+    """In its line of waiting requests."""
     tokens_when_preempted: int = 0
     """How many tokens it had when it was preempted last; 0 if it never was."""
     hints: Hints | None = None

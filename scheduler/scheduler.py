@@ -80,7 +80,7 @@ class Scheduler:
         self.pace = Pace(config.max_itl_s)
         self.clock = clock
         grace = _GRACE_STEPS * config.max_num_batched_tokens
-        self.waiting = WaitingRequests(config.policy, config.patience, grace, self._seconds_for)
+        self.waiting = WaitingRequests(config.policy, config.patience, grace, self._token_s)
         self._admission = Admission(cache, pool, self.table, self.waiting, config.reserved_output)
         self.arrivals = Arrivals(
             config.max_model_len, pool.page_size, constraints, self.counters, self.waiting, self._enqueue
@@ -172,7 +172,7 @@ class Scheduler:
         launched = self.clock()
         try:
             self.flights.append(Flight(step, self.runner.launch(step.batch), launched))
-        except Exception as error:
+        except Exception as error:  # of a model or a device: the step's requests end, others go on
             self.flights.append(Flight(step, Failed(error), launched))
             return False
         return True
@@ -182,7 +182,7 @@ class Scheduler:
         flight = self.flights.popleft()
         try:
             sampled = flight.pending.result()
-        except Exception as error:
+        except Exception as error:  # as in `_launch`
             text = f"the model's forward pass failed: {type(error).__name__}: {error}"
             outputs = self.endings.fail_all(flight.step, text)
         else:
@@ -268,8 +268,8 @@ class Scheduler:
     def _enqueue(self, request: Request) -> None:
         self.waiting.add(request, self.clock(), self._admission.num_missing(request))
 
-    def _seconds_for(self, num_tokens: int) -> float:
-        return num_tokens / (self.prefill_rate.tokens_per_second or _FIRST_RATE)
+    def _token_s(self) -> float:
+        return 1 / (self.prefill_rate.tokens_per_second or _FIRST_RATE)
 
     def _admit(self, budget: int) -> bool:
         """Start waiting requests while the step has budget for them; whether any was."""

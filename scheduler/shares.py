@@ -40,8 +40,3 @@ class TenantShares:
 
     def of(self, tenant: bytes) -> int:
         return self._served[tenant]
-
-    @property
-    def num_known(self) -> int:
-        """Tenants that are remembered."""
-        return len(self._served)

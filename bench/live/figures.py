@@ -10,6 +10,7 @@ from deeproot.bench.live.client import Answer
 from deeproot.bench.live.counters import Counted
 from deeproot.bench.live.drive import Round
 from deeproot.bench.report.result import Chart, Column, How, Line, Metric, Table
+from deeproot.bench.report.text import percentile_cells
 from deeproot.bench.report.verdicts import middle_95, resampled_medians
 
 NOT_SAID = "not said"
@@ -125,9 +126,8 @@ def latency_table(served: Sequence[Served]) -> Table:
     rows = []
     for name, of in _LATENCIES.items():
         for one in served:
-            taken = np.array(of(one.good)) * 1e3
-            cells = [f"{np.percentile(taken, share):,.1f}" for share in _SHARES] if taken.size else ["-"] * 3
-            rows.append((f"{name}, {one.name}", f"{taken.size:,}", *cells))
+            taken = [1e3 * second for second in of(one.good)]
+            rows.append((f"{name}, {one.name}", f"{len(taken):,}", *percentile_cells(taken, _SHARES)))
     columns = (
         Column("milliseconds"),
         Column("samples", How.COUNTED),

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from deeproot.bench.report.result import How, Result, Table
 
 MARKS = {How.MEASURED: "m", How.COUNTED: "c", How.FLOOR: "f"}
@@ -12,6 +14,13 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     lines = [_line(heads, widths), "|" + "|".join(_rule(i, width) for i, width in enumerate(widths)) + "|"]
     return "\n".join(lines + [_line(row, widths) for row in rows])
+
+
+def percentile_cells(values: Sequence[float], shares: Sequence[float], digits: int = 1) -> list[str]:
+    """A table's cells with these percentiles of the values; "-" in each if there are none."""
+    if not len(values):
+        return ["-"] * len(shares)
+    return [f"{value:,.{digits}f}" for value in np.percentile(values, shares)]
 
 
 def as_text(result: Result) -> str:

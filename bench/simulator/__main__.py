@@ -2,7 +2,8 @@
 
     python -m deeproot.bench.simulator [--requests 100000] [--load agents] [--policies fcfs lpm hrrn]
 
-Prints a Markdown table. Invariants are checked after every step unless `--check-every` says otherwise.
+Prints a Markdown table. Invariants are checked after every step unless `--check-every` says otherwise. The bound on overtaking
+is required of every request: exit code 1 if one was overtaken by more.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from rich.progress import Progress
 from deeproot.bench.report.text import text_table
 from deeproot.bench.simulator.load import Fleet, Flood, airline, recorded
 from deeproot.bench.simulator.simulate import Beginnings, Simulation
-from deeproot.bench.simulator.summary import HEADS, rows_of
+from deeproot.bench.simulator.summary import HEADS, Overtaken, rows_of
 from deeproot.scheduler.config import POLICIES, Policy, SchedulerConfig
 
 LOADS = ("agents", "flood", "airline", "mooncake")
@@ -61,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             started = time.perf_counter()
             simulation.run(make_load(args.load, args.seed), args.requests)
             bar.update(task, total=1, completed=1)
-            rows += rows_of(policy, simulation, time.perf_counter() - started)
+            try:
+                rows += rows_of(policy, simulation, time.perf_counter() - started)
+            except Overtaken as error:
+                print(f"{args.load}, {policy}: {error}", file=sys.stderr)
+                return 1
     print(text_table(HEADS, rows))
     return 0
 

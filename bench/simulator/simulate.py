@@ -66,7 +66,9 @@ class Simulation:
         self._due: list[tuple[float, int, Call, Source]] = []
         self._sources: dict[str, Source] = {}
         self._requests: dict[str, tuple[Request, Record]] = {}
-        self._waiting: dict[str, tuple[Request, Record]] = {}
+        """Those that have not ended."""
+        self._waiting: set[str] = set()
+        """Those that have not started."""
 
     def run(self, loads: Iterable[Beginnings], most: int) -> None:
         """Until `most` requests have been sent and all are answered; ends with a check that nothing is left."""
@@ -112,16 +114,20 @@ class Simulation:
         record = Record(call.kind, call.session, call.time_s, len(call.prompt), request.allowance)
         self.records.append(record)
         self._sources[rid] = source
-        self._requests[rid] = self._waiting[rid] = request, record
+        self._requests[rid] = request, record
+        self._waiting.add(rid)
 
     def _step(self) -> None:
         before = self.clock.now
         outputs = self.scheduler.step()
         self.num_steps += 1
-        for rid, (request, record) in list(self._waiting.items()):
-            if request.num_cached is not None:
-                record.started, record.num_computed = before, request.num_prompt - request.num_cached
-                del self._waiting[rid]
+        here = {output.rid for output in outputs}.union(one.rid for one in self.scheduler.table.running())
+        for rid in here & self._waiting:
+            request, record = self._requests[rid]
+            if request.num_cached is None:
+                raise RuntimeError(f"request {rid} runs and was never started")
+            record.started, record.num_computed = before, request.num_prompt - request.num_cached
+        self._waiting -= here
         for output in outputs:
             self._note(output)
         if self.num_steps % self._check_every == 0:

@@ -1,6 +1,5 @@
 """What a simulation has shown, as rows of a table."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,8 +22,15 @@ HEADS = (
 """Overtaking: as a share of what is allowed. Steps: all that were taken."""
 
 
+class Overtaken(Exception):
+    """A request has waited for more than is stated."""
+
+
 def rows_of(policy: str, simulation: Simulation, host_s: float) -> list[list[str]]:
-    """A row of `HEADS` for all requests and, where there are several kinds, one for each."""
+    """A row of `HEADS` for all requests and, where there are several kinds, one for each.
+
+    Raises Overtaken if the bound on overtaking does not hold.
+    """
     records = simulation.records
     kinds = sorted({record.kind for record in records})
     of_all = {
@@ -63,24 +69,27 @@ def _latencies(records: Sequence[Record]) -> dict[str, str]:
 
 def overtaken(records: Sequence[Record]) -> list[int]:
     """Of each request, in order of arrival: prompt tokens computed by later ones that started before it."""
-    by_start = sorted(range(len(records)), key=lambda i: records[i].started)
-    starts = [records[i].started for i in by_start]
-    found = []
-    for i, record in enumerate(records):
-        window = by_start[bisect_right(starts, record.came) : bisect_right(starts, record.started)]
-        earlier = (records[j] for j in window if j > i and records[j].started < record.started)
-        found.append(sum(one.num_computed for one in earlier))
-    return found
+    came, started = (np.array([getattr(one, name) for one in records]) for name in ("came", "started"))
+    by_start = started.argsort(kind="stable")
+    starts, computed = started[by_start], np.array([one.num_computed for one in records])[by_start]
+    first = np.searchsorted(starts, came, side="right").tolist()
+    end = np.searchsorted(starts, started, side="left").tolist()
+    return [
+        int(computed[a:b][by_start[a:b] > i].sum()) for i, (a, b) in enumerate(zip(first, end, strict=True))
+    ]
 
 
 def worst_overtaking(records: Sequence[Record]) -> float:
     """The largest share of its allowance by which a request was overtaken; the request that crosses the line is counted, so
-    it can be a little above 1. Raises RuntimeError for a request that was overtaken by more than that."""
+    it can be a little above 1. Raises Overtaken for a request that was overtaken by more than that."""
     shares = [0.0]
     largest = max(record.num_computed for record in records)
-    for record, tokens in zip(records, overtaken(records), strict=True):
+    for i, (record, tokens) in enumerate(zip(records, overtaken(records), strict=True)):
         if tokens > record.allowance + largest:
-            raise RuntimeError(f"overtaken by {tokens} tokens where {record.allowance} are allowed")
+            raise Overtaken(
+                f"request {i} was overtaken by {tokens} tokens where {record.allowance} are allowed and the one that "
+                f"crosses the line, of at most {largest}"
+            )
         if tokens:
             shares.append(tokens / max(1, record.allowance))
     return max(shares)

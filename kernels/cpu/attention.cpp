@@ -114,7 +114,8 @@ void attend(const Attention& a, const Batch& batch, const Plan& plan, Forms form
         Scratch& own = scratch[worker.id];
 #ifdef HAVE_AMX
         if (forms.matrix == 2 && a.kind == BFLOAT16) {
-            attend_amx(a, batch, task, states, own);
+            if (takes_token_amx(a, batch, task)) attend_token_amx(a, batch, task, states, own);
+            else attend_amx(a, batch, task, states, own);
             continue;
         }
 #endif

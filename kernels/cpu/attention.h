@@ -89,3 +89,7 @@ void attend_plain(const Attention& a, const Batch& batch, const Task& task, floa
 void attend_avx2(const Attention& a, const Batch& batch, const Task& task, float* states, Scratch& scratch);
 void attend_avx512(const Attention& a, const Batch& batch, const Task& task, float* states, Scratch& scratch);
 void attend_amx(const Attention& a, const Batch& batch, const Task& task, float* states, Scratch& scratch);
+
+// Whether attend_token_amx can do a task: one token's, whose keys lie as tiles want them.
+bool takes_token_amx(const Attention& a, const Batch& batch, const Task& task);
+void attend_token_amx(const Attention& a, const Batch& batch, const Task& task, float* states, Scratch& scratch);

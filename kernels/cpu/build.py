@@ -110,7 +110,9 @@ def _units(abilities: Abilities) -> list[_Unit]:
         sources = ("matmul_avx512.cpp", "matmul_grouped.cpp", "grouped.cpp", "decoder.cpp")
         units += [_Unit(source, _BF16) for source in sources]
     if abilities.amx:
-        units += [_Unit("matmul_amx.cpp", _AMX), _Unit("attention_amx.cpp", _AMX)]
+        units += [
+            _Unit(f"{name}.cpp", _AMX) for name in ("matmul_amx", "attention_amx", "attention_token_amx")
+        ]
     return [_Unit(unit.source, (*_COMMON, *have, *unit.flags)) for unit in units]
 
 

@@ -6,7 +6,7 @@
 // What a value of quant q is. Q4_0: (q - 8) * scale. Q4_1: q * scale + least. Q8_0: q * scale, kept as q + 128.
 enum WeightForm { DENSE = 0, Q4_0 = 1, Q4_1 = 2, Q8_0 = 3 };
 
-constexpr int FEW_ROWS = 16;  // as many are multiplied as whole numbers, more in bf16
+constexpr int FEW_ROWS = 12;  // as many are multiplied as whole numbers, more in bf16
 
 // Of a packed weight, a panel's step: quants of 32 columns and 32 inputs, then scales `[32]` in fp16, then, for Q4_1, least
 // values alike. Four inputs of a column lie together. 4 bits: `[8][16][4]` bytes, of a byte the low half is of columns 0 to

@@ -8,15 +8,22 @@
 
 namespace {
 
-constexpr int AHEAD = 4096;  // elements, 8 KB
+constexpr int AHEAD = 4;  // steps, 8 KB
 
-// 32 rows times a panel, left in tiles 0 to 3.
+// Asks for a step's part of a panel.
+inline void ask_step(const bf16* w) {
+    for (int line = 0; line < 32; line++) _mm_prefetch((const char*)(w + line * 32), _MM_HINT_T0);
+}
+
+// 32 rows times a panel, left in tiles 0 to 3. FIRST: nobody has read the panel yet.
+template <bool FIRST>
 void tile_32(const bf16* x, long stride, const bf16* w, int steps) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int s = 0; s < steps; s++, x += STEP, w += STEP * PANEL) {
+        if (FIRST) ask_step(w + AHEAD * STEP * PANEL);
         _tile_loadd(6, w, 64);
         _tile_loadd(4, x, stride * 2);
         _tile_loadd(7, w + 512, 64);
@@ -35,12 +42,14 @@ void store_32(float* y) {
     _tile_stored(3, y + 16 * PANEL + 16, PANEL * 4);
 }
 
-// 16 rows and a panel: bound by reading the weights, so these are asked for ahead.
-void tile_16(const bf16* x, long stride, const bf16* w, int steps, float* y) {
+// 16 rows and a panel: bound by reading the weights, so these are asked for ahead, up to the first of the panel that this
+// thread has next. What lies behind the panel is another thread's.
+void tile_16(const bf16* x, long stride, const bf16* w, const bf16* next, int steps, float* y) {
     _tile_zero(0);
     _tile_zero(1);
     for (int s = 0; s < steps; s++, x += STEP, w += STEP * PANEL) {
-        for (int line = 0; line < 32; line++) _mm_prefetch((const char*)(w + AHEAD + line * 32), _MM_HINT_T0);
+        const bf16* ahead = s + AHEAD < steps ? w + AHEAD * STEP * PANEL : next + (s + AHEAD - steps) * STEP * PANEL;
+        ask_step(ahead);
         _tile_loadd(4, x, stride * 2);
         _tile_loadd(6, w, 64);
         _tile_loadd(7, w + 512, 64);
@@ -75,7 +84,7 @@ void multiply_piece(const Product& p, const Cut& cut, int task) {
     };
     for (int row = top; row < bottom; row += ROWS)
         for (int panel = first; panel < end; panel++) {
-            tile_32(p.x + row * p.x_stride, p.x_stride, p.weight.panel(panel), p.weight.steps());
+            (row == top ? tile_32<true> : tile_32<false>)(p.x + row * p.x_stride, p.x_stride, p.weight.panel(panel), p.weight.steps());
             finish_last();
             store_32(y);
             last_row = row, last_panel = panel;
@@ -94,8 +103,11 @@ void multiply_amx(const Product& p, Worker& worker) {
         return;
     }
     alignas(64) float y[16 * PANEL];
-    while (worker.take(p.weight.panels(), &task)) {
-        tile_16(p.x, p.x_stride, p.weight.panel(task), p.weight.steps(), y);
-        finish_tile(p, y, 0, p.rows, task);
+    bool more = worker.take(p.weight.panels(), &task);
+    while (more) {
+        int panel = task;
+        more = worker.take(p.weight.panels(), &task);
+        tile_16(p.x, p.x_stride, p.weight.panel(panel), p.weight.panel(task), p.weight.steps(), y);
+        finish_tile(p, y, 0, p.rows, panel);
     }
 }

@@ -14,18 +14,22 @@ LIST_NAMES = (todo.REWRITE, todo.UPDATE)
 
 
 class HostTools:
-    """Answers for one log. `skills`: those that can be used; `keeps_list`: whether the model has a list."""
+    """Answers for one log. `skills`: those that can be used; `history`: the log's, if the model keeps a list."""
 
-    def __init__(self, log: EventLog, skills: Sequence[Skill] = (), *, keeps_list: bool = False) -> None:
+    def __init__(
+        self, log: EventLog, skills: Sequence[Skill] = (), history: RunHistory | None = None
+    ) -> None:
         self._log = log
         self._skills = tuple(skills)
-        self._history = RunHistory(log)
-        self.names = (*((use.NAME,) if skills else ()), *(LIST_NAMES if keeps_list else ()))
+        self._history = history
+        self.names = (*((use.NAME,) if skills else ()), *(LIST_NAMES if history is not None else ()))
 
     def events(self, made: Sequence[tuple[Call, Outcome]]) -> list[NewEvent]:
         """The results of a message's calls, in order, with what those of the host bring."""
-        self._history.read()
-        listed = self._history.todo
+        listed: tuple[todo.Todo, ...] = ()
+        if self._history is not None:
+            self._history.read()
+            listed = self._history.todo
         known = set(use.used(self._log))
         events: list[NewEvent] = []
         for call, outcome in made:

@@ -133,7 +133,8 @@ def build(
     known = Invalidator(log)
     running = Running(shell, jail, known) if shell is not None else None
     tools = tuple(name for name in settings.tools if name != "run" or running is not None)
-    host_tools = HostTools(log, skills_of(settings), keeps_list=settings.status)
+    status = _status(log, settings)
+    host_tools = HostTools(log, skills_of(settings), None if status is None else status.history)
     strategy = strategies(Workspace(jail.root))[settings.compaction]
     return Session(
         log,
@@ -142,7 +143,7 @@ def build(
         settler=Settler(working_set, root=jail.root, prices=prices, oracle=oracle, read=jailed_reader(jail)),
         supervisor=Supervisor(log, known, jail, running, tools, watcher, host_tools.names),
         host_tools=host_tools,
-        status=_status(log, settings),
+        status=status,
         server=server,
         options=Options({"model": settings.model, **settings.request}, max_turns, waits_s),
         watcher=watcher,

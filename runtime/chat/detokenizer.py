@@ -1,7 +1,7 @@
 """Token ids to text as they come."""
 
 import codecs
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from deeproot.runtime.chat.tokenizer import Tokenizer
 
@@ -37,10 +37,6 @@ class Detokenizer:
             self._drop_space = False
             piece = piece.removeprefix(b" ")
         return self._decoder.decode(piece)
-
-    def feed_all(self, token_ids: Iterable[int]) -> str:
-        """The same for several tokens."""
-        return "".join(map(self.feed, token_ids))
 
     def finish(self) -> str:
         """What was held back: U+FFFD if the tokens ended inside a character, else nothing."""

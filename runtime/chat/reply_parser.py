@@ -2,7 +2,7 @@
 
 from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.reasoning import ReasoningParser
-from deeproot.runtime.chat.reply_events import ContentDelta, ParsedReply, ReasoningDelta, ReplyEvent, collect
+from deeproot.runtime.chat.reply_events import ContentDelta, ReasoningDelta, ReplyEvent
 
 
 class ReplyParser:
@@ -42,8 +42,3 @@ class ReplyParser:
             else:
                 events.append(piece)
         return events
-
-
-def parse_reply(parser: ReplyParser | CallParser, text: str) -> ParsedReply:
-    """Parse a whole reply with a fresh parser."""
-    return collect([*parser.feed(text), *parser.finish()])

@@ -80,8 +80,6 @@ class TemplateProcesses:
         self._all: set[_Process] = set()
         # Nobody need close them: they also end when this is collected, or Python exits.
         weakref.finalize(self, _end_all, self._all)
-        self.num_killed = 0
-        """Processes that a template has cost."""
 
     def compile(self, source: str, now: Callable[[], datetime]) -> "RemoteProgram":
         return RemoteProgram(self, source, now)
@@ -115,7 +113,6 @@ class TemplateProcesses:
             process.end()
             with self._lock:
                 self._all.discard(process)
-                self.num_killed += 1
             raise
 
     @property

@@ -67,10 +67,11 @@ class Budget:
                 f" ({self.high_tokens} of {self.total}): no compaction can help; shorten them or raise the budget"
             )
 
-    def check_total(self, tokens: int) -> None:
-        """Raise `BudgetError` if a finished working set is over the budget."""
-        if tokens > self.total:
-            raise BudgetError(
-                f"the working set has {tokens} tokens for a budget of {self.total}: what is left is pinned or newest;"
-                " shorten the newest tool results, unpin something or raise the budget"
-            )
+
+def check_total(tokens: int, budget: int) -> None:
+    """Raise `BudgetError` if a finished working set of `tokens` is over a `budget` of so many tokens."""
+    if tokens > budget:
+        raise BudgetError(
+            f"the working set has {tokens} tokens for a budget of {budget}: what is left is pinned or newest;"
+            " shorten the newest tool results, unpin something or raise the budget"
+        )

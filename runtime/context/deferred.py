@@ -19,15 +19,11 @@ PART = "schemas"
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Of one log. `shelf`: None if no tool is deferred; `loaded`: tools that were found, and the events that show them."""
+    """Of one log. `shelf`: None if no tool is deferred; `loaded`: tools that were found, which
+    the model may call, and the events that show them."""
 
     shelf: ToolShelf | None
     loaded: Mapping[str, int]
-
-    @property
-    def callable_names(self) -> frozenset[str]:
-        """Deferred tools that the model has seen and may call."""
-        return frozenset(self.loaded)
 
 
 def read_deferred(log: EventLog) -> Deferred:

@@ -116,7 +116,7 @@ class EventLog:
             for event, (_, payload) in zip(events, rows, strict=True):
                 self._insert(event, payload)
             self._db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # raised again: all events or none
             self._db.execute("ROLLBACK")
             raise
         self._head = head + len(events)

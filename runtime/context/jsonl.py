@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from deeproot.runtime.context.event_log import EventLog, NewEvent
-from deeproot.runtime.context.events import Event, EventKind, payload_hash
+from deeproot.runtime.context.events import EventKind, payload_hash
 from deeproot.runtime.context.openai_messages import LogImportError
 
 _BATCH = 500
@@ -50,12 +50,6 @@ def import_lines(log: EventLog, lines: Iterable[str]) -> int:
     if batch:
         log.extend(batch)
     return count
-
-
-def same_events(one: Event, other: Event) -> bool:
-    """Whether two logs' events say the same, their numbers aside."""
-    fields = ("time_ns", "kind", "payload_hash", "payload_size", "call_id", "exit_code", "data")
-    return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
 def _parse(line: str, number: int) -> NewEvent:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deeproot.runtime.context.budget import BudgetError
+from deeproot.runtime.context.budget import check_total
 from deeproot.runtime.context.control_text import EMPTY
 from deeproot.runtime.context.envelope import WARNING, Defence, Envelopes
 from deeproot.runtime.context.event_log import EventLog
@@ -131,11 +131,8 @@ class WorkingSet:
         spans, untracked = self._render(messages, plan)
         model_written = {placed.item.key for placed in plan.placements if placed.item.part == "assistant"}
         tokenised = self._tokens.join(spans, model_written)
-        if plan.budget_tokens is not None and tokenised.token_ids.size > plan.budget_tokens:
-            raise BudgetError(
-                f"the working set has {tokenised.token_ids.size} tokens for a budget of {plan.budget_tokens}: what is"
-                " left is pinned or newest; shorten the newest tool results, unpin something or raise the budget"
-            )
+        if plan.budget_tokens is not None:
+            check_total(tokenised.token_ids.size, plan.budget_tokens)
         plan = replace(plan, notes=(*plan.notes, *staged.folder.unavailable))
         return self._context(plan, messages, tokenised, untracked)
 

@@ -23,6 +23,7 @@ from deeproot.runtime.server.service_routes import check_model_name, json_respon
 from deeproot.runtime.server.state import ServerState, Serving, state_of
 from deeproot.runtime.server.tenants import tenant_of
 from deeproot.runtime.server.warming import cached_tokens, warm
+from deeproot.runtime.warm_pieces import WARM_LEASE_S
 
 MAX_PROBES = 128
 
@@ -118,7 +119,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         tenant, rid = tenant_of(request, body.cache_salt), new_id("warm")
         ids = await asyncio.to_thread(given_ids, serving, body, tenant, "")
         check_prompt_length(len(ids), serving.speech.defaults.max_model_len, "prompt")
-        task = warm(serving, tenant, ids, 60.0 if body.lease_s is None else body.lease_s, rid)
+        task = warm(serving, tenant, ids, WARM_LEASE_S if body.lease_s is None else body.lease_s, rid)
         if body.wait:
             await until_disconnect(request, _ended(task))
         reply = WarmReply(rid, len(ids), await cached_tokens(serving, tenant, ids))

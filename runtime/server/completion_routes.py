@@ -10,10 +10,12 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from deeproot.runtime.chat.continuation import Prompt
+from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.sampling_options import (
     COMPLETION_MAX_TOKENS,
     MAX_CHOICES,
+    SamplingOptions,
     check_choices,
     check_token_ids,
 )
@@ -38,6 +40,7 @@ from deeproot.runtime.server.structure_fields import grammar_of
 from deeproot.runtime.server.text_shape import Echo, TextShape
 from deeproot.runtime.server.unsupported import COMPLETION_UNSUPPORTED
 from deeproot.runtime.structured.held import stops_of
+from deeproot.runtime.structured.output_grammar import OutputGrammar
 from deeproot.scheduler.messages import AddRequest
 
 
@@ -79,14 +82,7 @@ def _prepare(
     given, n = _prompts(body), check_choices(body.n)
     _check_number(len(given), n)
     _check_best_of(body, n)
-    # The engine always computes a token; where only the prompt is of interest, it is dropped.
-    no_output = bool(body.echo) and body.max_tokens == 0
-    options = sampling_options(
-        body,
-        1 if no_output else body.max_tokens,
-        logprobs=body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
-    )
+    options = _options(body)
     grammar = grammar_of(body, speech.grammars)
     requests: list[AddRequest] = []
     echoes: list[Echo] = []
@@ -107,16 +103,7 @@ def _prepare(
         if body.echo:
             text = one if isinstance(one, str) else tokenizer.decode(one)
             echoes += [Echo(text, prompt.token_ids)] * n
-    texts = tuple(
-        OutputText(
-            tokenizer,
-            stops_of(grammar, options),
-            continues_text=True,
-            min_tokens=options.min_tokens,
-            no_output=no_output,
-        )
-        for _ in requests
-    )
+    texts = tuple(_text(tokenizer, body, options, grammar) for _ in requests)
 
     def remember(index: int, token_ids: list[int]) -> None:
         if isinstance(given[index // n], str):
@@ -138,6 +125,32 @@ def _prepare(
         traceparent=asker.traceparent,
     )
     return job, echoes
+
+
+def _prompt_only(body: CompletionRequest) -> bool:
+    """Whether only the prompt is of interest. The engine always computes a token, which is then dropped."""
+    return bool(body.echo) and body.max_tokens == 0
+
+
+def _options(body: CompletionRequest) -> SamplingOptions:
+    return sampling_options(
+        body,
+        1 if _prompt_only(body) else body.max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+
+
+def _text(
+    tokenizer: Tokenizer, body: CompletionRequest, options: SamplingOptions, grammar: OutputGrammar | None
+) -> OutputText:
+    return OutputText(
+        tokenizer,
+        stops_of(grammar, options),
+        continues_text=True,
+        min_tokens=options.min_tokens,
+        no_output=_prompt_only(body),
+    )
 
 
 def _check_number(num_prompts: int, n: int) -> None:

@@ -52,7 +52,7 @@ class Hinting:
                 await client.ask(HoldQuestion(rid, tuple(boundaries)), HoldAnswer)
         except EngineUnavailable:
             pass  # nothing is left to be kept
-        except Exception:
+        except Exception:  # the reply is out already: no request may fail for a hint
             logger.exception("what to keep of %s could not be told", rid)
 
 

@@ -61,5 +61,5 @@ class LaterWork:
     async def _do(self, work: Callable[[], None]) -> None:
         try:
             await asyncio.to_thread(work)
-        except Exception:
+        except Exception:  # nobody waits for it: it is logged, and the next is done
             logger.exception("work that was put off has failed")

@@ -62,11 +62,6 @@ class TenantLimits:
         self._clock = clock
         self._accounts: dict[bytes, _Account] = {}
 
-    @property
-    def num_accounts(self) -> int:
-        """Tenants of whom something has to be remembered."""
-        return len(self._accounts)
-
     def check(self, tenant: bytes) -> None:
         """Raise ApiError (429) if a request of this tenant would not be let in now."""
         account, options, now = self._account(tenant), self._options, self._clock()

@@ -95,7 +95,7 @@ class ServerProcess:
             await start_serving(self._state, self._engine, self._engine_module)
         except SetupError as error:
             self._fail(str(error))
-        except Exception as error:
+        except Exception as error:  # whatever it is, the user is told in one line and the server ends
             logger.debug("loading failed", exc_info=True)
             self._fail(f"cannot load {self._engine.model}: {type(error).__name__}: {error}")
         else:

@@ -106,7 +106,7 @@ class BoundaryOption(RequestModel):
     lease_s: Seconds
     """Seconds from its last use, in which it is evicted after others."""
     priority: Annotated[int, Field(ge=0, le=15)] | None = None
-    """Among parts of the same zone; the highest goes last."""
+    """The highest goes last: among roots, and among trunk and leaf, where it counts before the zone."""
 
 
 class OwnOptions(RequestModel):

@@ -101,10 +101,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         tenant = tenant_of(request, body.cache_salt)
         # Templates and tokenizers take long on long conversations.
         keep = await asyncio.to_thread(_kept, state, body, tenant)
-        told = await _told(
-            state, session_id, LeaveQuestion(tenant.namespace, session_bytes(session_id), keep)
-        )
-        return json_response(Left(session_id, told.scratch_pages, keep))
+        return json_response(await _left(state, session_id, tenant, keep))
 
     @router.post("/{session_id}/close", openapi_extra=openapi_body(CloseRequest))
     async def close(
@@ -114,9 +111,7 @@ def make_router(max_body_bytes: int) -> APIRouter:
         body: Annotated[CloseRequest, Depends(read_close)],
     ) -> Response:
         """End a session: its tokens are evicted before all others, unless somebody else needs them."""
-        tenant = tenant_of(request, body.cache_salt)
-        told = await _told(state, session_id, LeaveQuestion(tenant.namespace, session_bytes(session_id), 0))
-        return json_response(Left(session_id, told.scratch_pages, 0))
+        return json_response(await _left(state, session_id, tenant_of(request, body.cache_salt), 0))
 
     return router
 
@@ -131,6 +126,12 @@ def _kept(state: ServerState, body: RewindRequest, tenant: Tenant) -> int:
     if not len(ids):
         raise invalid("keep is an empty prompt: to give up all of a session, close it.", "keep")
     return len(ids)
+
+
+async def _left(state: ServerState, session_id: str, tenant: Tenant, keep_tokens: int) -> Left:
+    question = LeaveQuestion(tenant.namespace, session_bytes(session_id), keep_tokens)
+    told = await _told(state, session_id, question)
+    return Left(session_id, told.scratch_pages, keep_tokens)
 
 
 async def _told(state: ServerState, session_id: str, question: Question) -> SessionAnswer:

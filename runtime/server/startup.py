@@ -48,7 +48,7 @@ async def start_serving(
         texts = asyncio.create_task(_in_daemon_thread(lambda: load_texts(options)))
         try:
             await open_for_requests(state, transport, texts, options)
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing that was started may stay
             texts.cancel()
             transport.close(_ENGINE_ENDS_S)
             raise
@@ -118,7 +118,7 @@ async def _in_daemon_thread(work: Callable[[], T]) -> T:
     def target() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:
+        except BaseException as error:  # raised where the result is awaited
             future.set_exception(error)
 
     threading.Thread(target=target, name="deeproot-load", daemon=True).start()

@@ -9,16 +9,14 @@ from deeproot.runtime.client import EngineUnavailable, QueueFull
 from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.server.probing import ask_probe
 from deeproot.runtime.server.state import Serving
-from deeproot.scheduler.messages import AddRequest, Boundary, Hints, SamplingParams
+from deeproot.runtime.warm_pieces import WarmPieces
+from deeproot.scheduler.messages import AddRequest, Boundary
 from deeproot.scheduler.questions import HoldAnswer, HoldQuestion
 
 logger = logging.getLogger(__name__)
 
-PIECE_TOKENS = 256
-"""Computed at a time: whoever comes meanwhile waits for no more than that."""
 MAX_WARMINGS = 64
 """At a time."""
-_LAST_PRIORITY = 2**31 - 1
 
 
 def warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: float, rid: str) -> "asyncio.Task[None]":
@@ -37,38 +35,22 @@ async def cached_tokens(serving: Serving, tenant: Tenant, ids: Int32Array) -> in
 
 
 async def _warm(serving: Serving, tenant: Tenant, ids: Int32Array, lease_s: float, rid: str) -> None:
+    shared = serving.shared.num_shared(ids.tobytes())
+    pieces = WarmPieces(rid, ids, owner=tenant.owner, namespace=tenant.namespace, shared=shared)
     try:
-        count, done = 0, 0
-        shared = serving.shared.num_shared(ids.tobytes())
-        # If others evict what is computed, or the engine fails on it, it is given up some time.
-        most = 2 * (len(ids) // PIECE_TOKENS + 1)
-        while count < most and (done := await cached_tokens(serving, tenant, ids)) < len(ids):
+        while (piece := pieces.next(await cached_tokens(serving, tenant, ids))) is not None:
             async with serving.warm_turn:  # one piece of all warmings at a time
                 # Others' requests go before each piece, whatever they came for.
                 await serving.client.wait_idle()
-                count += 1
-                await _compute(serving, tenant, ids[: done + PIECE_TOKENS], shared, f"{rid}-{count}")
-        if not count:  # all was there: a request finds it, and so gives it a name to be leased by
-            await _compute(serving, tenant, ids, shared, f"{rid}-{(count := 1)}")
+                await _compute(serving, piece)
         if lease_s > 0:
             kept = Boundary(len(ids), EvictionClass.LEAF, lease_s)
-            await serving.client.ask(HoldQuestion(f"{rid}-{count}", (kept,)), HoldAnswer)
+            await serving.client.ask(HoldQuestion(pieces.newest_rid, (kept,)), HoldAnswer)
     except (EngineUnavailable, QueueFull):
         logger.info("%s: not warmed to its end, since the engine takes nothing now", rid)
 
 
-async def _compute(serving: Serving, tenant: Tenant, ids: Int32Array, shared: int, rid: str) -> None:
-    """shared: of the whole prompt, of which `ids` is a part."""
-    request = AddRequest(
-        rid,
-        ids.tobytes(),
-        SamplingParams(max_tokens=1, temperature=0.0, seed=0, speculate=False),
-        namespace=tenant.namespace,
-        shared=shared,
-        tenant=tenant.owner,
-        priority=_LAST_PRIORITY,
-        hints=Hints(tenant.owner),
-    )
-    async with serving.client.generate([request]) as outputs:
+async def _compute(serving: Serving, piece: AddRequest) -> None:
+    async with serving.client.generate([piece]) as outputs:
         async for _ in outputs:
             pass

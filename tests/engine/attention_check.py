@@ -69,16 +69,9 @@ def check(
 
     Returns the backend after its step.
     """
-    rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
-    counts = [-(-(cached + new) // page_size) for cached, new in lengths]
-    num_pages = sum(counts) + 3
-    pages = np.split(rng.permutation(num_pages)[: sum(counts)], np.cumsum(counts)[:-1])
-    pool = KVPool(KVLayout(LAYER + 1, num_kv_heads, head_dim, page_size, dtype), num_pages)
-    for layer in range(LAYER + 1):
-        for tensor in pool.kv(layer):
-            tensor.fill_(torch.nan)
-
+    pages = scattered_pages([-(-(cached + new) // page_size) for cached, new in lengths], seed)
+    pool = poisoned(KVLayout(LAYER + 1, num_kv_heads, head_dim, page_size, dtype), sum(map(len, pages)) + 3)
     totals = [cached + new for cached, new in lengths]
     keys = [torch.randn(n, num_kv_heads, head_dim, generator=generator).to(dtype) for n in totals]
     values = [torch.randn(n, num_kv_heads, head_dim, generator=generator).to(dtype) for n in totals]
@@ -92,9 +85,7 @@ def check(
         for tensor in pool.kv(LAYER):
             tensor[own] = unused
     for (cached, _), own, k, v in zip(lengths, pages, keys, values, strict=True):
-        for t in range(cached):
-            pool.kv(LAYER)[0][own[t // page_size], :, t % page_size] = k[t]
-            pool.kv(LAYER)[1][own[t // page_size], :, t % page_size] = v[t]
+        write(pool, own, k[:cached], v[:cached])
 
     chunks = [
         Chunk([0] * n, cached, own.tolist())
@@ -115,6 +106,28 @@ def check(
         assert (mine.double() - expected).norm() < tolerance * expected.norm()
     check_pool(pool, unused, pages, keys, values)
     return attention
+
+
+def poisoned(layout: KVLayout, num_pages: int) -> KVPool:
+    """A pool in which every slot of every layer holds NaN."""
+    pool = KVPool(layout, num_pages)
+    for layer in range(LAYER + 1):
+        for tensor in pool.kv(layer):
+            tensor.fill_(torch.nan)
+    return pool
+
+
+def scattered_pages(counts: Sequence[int], seed: int) -> list[np.ndarray]:
+    """So many pages for each sequence, out of all of them and three more, in no order."""
+    order = np.random.default_rng(seed).permutation(sum(counts) + 3)
+    return np.split(order[: sum(counts)], np.cumsum(counts)[:-1])
+
+
+def write(pool: KVPool, pages: np.ndarray, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """K and V of a sequence's first tokens, into their slots."""
+    for tensor, rows in zip(pool.kv(LAYER), (keys, values), strict=True):
+        for t, row in enumerate(rows):
+            tensor[pages[t // pool.page_size], :, t % pool.page_size] = row
 
 
 def check_pool(

@@ -70,6 +70,38 @@ def test_equals_brute_force(
     check(lengths, group, num_kv_heads, page_size, seed, dtype, kind, TOLERANCES[dtype], make, head_dim)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 600), min_size=1, max_size=4),
+    group=st.integers(1, 17),
+    page_size=st.sampled_from([16, 48, 64]),
+    head_dim=st.sampled_from([32, 64, 96, 128, 256]),
+    seed=st.integers(0, 2**31),
+    matrix=st.sampled_from(MATRIX),
+    kind=st.builds(
+        Kind, scale=st.none(), cap=st.none() | st.floats(0.3, 5.0), window=st.none() | st.integers(1, 320)
+    ),
+)
+def test_single_tokens_whose_keys_are_whole_tiles(
+    lengths: list[int], group: int, page_size: int, head_dim: int, seed: int, matrix: Matrix, kind: Kind
+) -> None:
+    ones = [(length, 1) for length in lengths]
+    check(ones, group, 1, page_size, seed, torch.bfloat16, kind, 1e-2, backend(matrix=matrix), head_dim)
+
+
+@pytest.mark.parametrize("matrix", MATRIX)
+def test_what_is_left_in_a_page_behind_the_last_token_is_not_seen(matrix: Matrix) -> None:
+    page_size, length, head_dim = 16, 5, 32
+    pool = KVPool(KVLayout(1, 1, head_dim, page_size, torch.bfloat16), 1)
+    for tensor in pool.kv(0):
+        tensor.fill_(torch.nan)
+        tensor[:, :, :length] = 1.0
+    attention = CpuAttention(pool, 2, CpuLibrary(matrix=matrix))
+    attention.plan(make_batch([Chunk([0] * length, length - 1, [0])], page_size))
+    ones = torch.ones(1, 2, head_dim, dtype=torch.bfloat16)
+    assert torch.equal(attention.run(0, ones, ones[:, :1], ones[:, :1]), ones)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("head_dim", [1, 2, 3])
 @pytest.mark.parametrize(("simd", "matrix"), list(product(SIMD, MATRIX)))

@@ -139,6 +139,17 @@ def test_any_steps_give_what_each_sequence_gives_alone(
         assert torch.equal(torch.cat(found[i]), alone), f"sequence {i}"
 
 
+@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64])
+def test_any_number_of_rows_that_is_tried_or_measured(tiny: LoadedModel, rows: int) -> None:
+    runner = runner_of(tiny, rows, num_pages=40)
+    assert is_invariant(runner, rows)
+    (ids,) = random_ids(2 * rows + 3)
+    pages = scattered_pages([ids], PAGE)[0]
+    whole = run_in_steps(runner, ids, pages, [len(ids)])
+    for steps in ([1] * len(ids), [rows + 1, rows + 2], in_chunks(len(ids), 7)):
+        assert torch.equal(run_in_steps(runner, ids, pages, steps), whole)
+
+
 @pytest.mark.parametrize("kv", [torch.bfloat16, FP8])
 def test_half_precision_and_e4m3(tmp_path: Path, kv: torch.dtype) -> None:
     tiny_model(tmp_path, "llama")

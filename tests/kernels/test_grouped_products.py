@@ -23,7 +23,7 @@ from deeproot.kernels.cpu.native import (
 pytestmark = needs_bf16
 MATRIX = matrix_forms("avx512_bf16")
 FORMS = list(GROUPED_FORMS)
-FEW = 16
+FEW = 12
 """Rows that are multiplied as whole numbers; more are multiplied with weights rounded to bfloat16."""
 
 Product = Callable[[torch.Tensor], torch.Tensor]

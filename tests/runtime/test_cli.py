@@ -33,7 +33,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
     line = (
         "serve --model m --load-format dummy --dtype float32 --quantization int8 --device cpu --chat-template t.jinja --max-model-len 99 "
         "--attention-backend triton --kv-cache-dtype fp8 "
-        "--max-num-seqs 3 --max-num-batched-tokens 50 --block-size 32 --kv-cache-memory-bytes 1GiB --seed 7 "
+        "--threads 3 --max-num-seqs 3 --max-num-batched-tokens 50 --block-size 32 --kv-cache-memory-bytes 1GiB --seed 7 "
         "--upload-timeout 2 --slow-reader-timeout 3 --keep-alive-timeout 4 --stuck-after 5 "
         "--host 0.0.0.0 --port 9 --served-model-name a b --api-key first --api-key second "
         f"--api-key-file {keys} --shutdown-timeout 1.5 --max-queued-requests 4 --max-body-bytes 1M --log-level debug"
@@ -44,6 +44,7 @@ def test_every_flag_reaches_its_option(tmp_path: Path) -> None:
         load_format="dummy",
         dtype="float32",
         quantization="int8",
+        threads=3,
         device="cpu",
         attention_backend="triton",
         kv_cache_dtype="fp8",
@@ -108,6 +109,7 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str], smollm2_p
         "LlamaForCausalLM",
         "attention",
         "dtype",
+        "threads",
         "faster",
     ):
         assert word in text

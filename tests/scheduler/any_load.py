@@ -1,15 +1,16 @@
 """Random arrivals, aborts and failures, which several tests extend."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from echo_model import next_token
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.scheduler.rig import alone, make_scheduler, request, run
+from tests.scheduler.rig import alone, make_scheduler, request
 
 from deeproot.scheduler.config import POLICIES
-from deeproot.scheduler.invariants import check
+from deeproot.scheduler.invariants import check, check_idle
 from deeproot.scheduler.messages import Hints, TokenOutput
 
 STOP = 7
@@ -17,14 +18,36 @@ STOP = 7
 prompts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Of any size that holds one request of `max_len` tokens."""
+
+    page_size: int
+    max_len: int
+    spare: int
+    """Pages beyond those of the one request."""
+
+    @property
+    def num_pages(self) -> int:
+        return -(-self.max_len // self.page_size) + self.spare
+
+
+pools = st.builds(
+    Pool,
+    page_size=st.sampled_from([1, 2, 3, 4, 8]),
+    max_len=st.sampled_from([5, 17, 48]),
+    spare=st.just(0) | st.integers(0, 8) | st.integers(0, 112),
+)
+
+
 class AnyLoad(RuleBasedStateMachine):
-    """Random arrivals, aborts and failures; every finished request must have said what the model says alone."""
+    """Random arrivals, aborts and failures, in pools of any size: every step gets on, whoever is preempted has written since
+    the last time, and every finished request must have said what the model says alone."""
 
     next_token = staticmethod(next_token)
 
     @initialize(
-        page_size=st.sampled_from([1, 2, 4, 8]),
-        pool_tokens=st.sampled_from([48, 64, 160]),
+        pool=pools,
         seqs=st.integers(1, 6),
         budget=st.integers(6, 24),
         overlap=st.booleans(),
@@ -39,18 +62,17 @@ class AnyLoad(RuleBasedStateMachine):
     )
     def start(
         self,
-        page_size: int,
-        pool_tokens: int,
+        pool: Pool,
         seqs: int,
         budget: int,
         overlap: bool,
         options: dict[str, Any],
     ) -> None:
         self.scheduler = make_scheduler(
-            page_size, pool_tokens // page_size, seqs, budget, 48, overlap, **options
+            pool.page_size, pool.num_pages, seqs, budget, pool.max_len, overlap, **options
         )
         self.budget = budget
-        self.failures = 0
+        self.failures = self.preemptions = 0
         self.live: dict[str, tuple[list[int], int]] = {}
         self.said: dict[str, list[int]] = {}
         self.known: list[list[int]] = [[]]
@@ -79,9 +101,10 @@ class AnyLoad(RuleBasedStateMachine):
         step_by_step: bool,
         who: dict[str, Any],
     ) -> None:
-        ids = (self.known[base % len(self.known)][:cut] + tail)[:47]
+        longest = self.scheduler.config.max_model_len
+        ids = (self.known[base % len(self.known)][:cut] + tail)[: longest - 1]
         # Others may start with what this one is about to say.
-        self.known.append(ids + alone(ids, max_tokens, 48, (STOP,), self.next_token)[0])
+        self.known.append(ids + alone(ids, max_tokens, longest, (STOP,), self.next_token)[0])
         self.count += 1
         rid = str(self.count)
         self.live[rid], self.said[rid] = (ids, max_tokens), []
@@ -102,8 +125,17 @@ class AnyLoad(RuleBasedStateMachine):
     def step(self, times: int) -> None:
         for _ in range(times):
             had_work, before = self.scheduler.has_work, self.progress()
-            self.take(self.scheduler.step())
+            self.one_step()
             assert not had_work or self.progress() != before, "work, but no progress"
+
+    def one_step(self) -> None:
+        running = {one: one.tokens_when_preempted for one in self.scheduler.table.running()}
+        outputs = self.scheduler.step()
+        for one in self.scheduler.waiting:
+            if one in running:
+                self.preemptions += 1
+                assert one.num_tokens > running[one], "preempted twice without having written anything"
+        self.take(outputs)
 
     def progress(self) -> tuple[int, int]:
         return self.scheduler.counters.computed, len(self.scheduler.flights)
@@ -125,7 +157,7 @@ class AnyLoad(RuleBasedStateMachine):
         running = {r.rid for r in scheduler.table.running()}
         self.failures += 1
         model.fail_next, model.fail_late = not late, late
-        self.take(scheduler.step())
+        self.one_step()
         launched = not (model.fail_next or model.fail_late)
         model.fail_next = model.fail_late = False
         if late:
@@ -165,6 +197,11 @@ class AnyLoad(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "scheduler"):
             self.failures = 0
-            for outputs in run(self.scheduler).values():
-                self.take(outputs)
+            for _ in range(2000):
+                if not self.scheduler.has_work:
+                    break
+                self.one_step()
+                check(self.scheduler)
+            check_idle(self.scheduler)
             assert not self.live
+            assert self.preemptions == self.scheduler.counters.preemptions

@@ -110,6 +110,20 @@ def test_the_class_and_then_the_priority_decide_among_leases() -> None:
     assert [cached(scheduler, [token] * 16) for token in (1, 2, 3)] == [16, 0, 0]
 
 
+def test_of_two_waiting_conversations_the_one_that_waits_longer_goes_whole_first() -> None:
+    scheduler = small(Clock())
+    for rid, token, priority in (("soon", 1, 9), ("late", 2, 4)):
+        serve(scheduler, rid, [token] * 16)
+        waits = (Boundary(8, 2, 60, priority, pause=True), Boundary(EVERYTHING, 1, 60, priority, pause=True))
+        assert hold(scheduler, rid, *waits) == 2
+    left = []
+    for _ in range(8):
+        scheduler.pool.free(scheduler.cache.evict(1))
+        left.append([cached(scheduler, [token] * 16) for token in (1, 2)])
+    # The newest of the late one first, its trunk then, and only then the newest of the other.
+    assert left == [[16, 12], [16, 8], [16, 4], [16, 0], [12, 0], [8, 0], [4, 0], [0, 0]]
+
+
 def test_what_a_session_leaves_goes_first() -> None:
     clock = Clock()
     scheduler = small(clock)

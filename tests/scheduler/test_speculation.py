@@ -6,7 +6,7 @@ from echo_model import EchoModel, make_pool, repeating_token
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
-from tests.scheduler.any_load import AnyLoad
+from tests.scheduler.any_load import AnyLoad, Pool, pools
 from tests.scheduler.rig import alone, request, run, tokens
 
 from deeproot.engine.radix import RadixCache
@@ -38,8 +38,7 @@ class AnyLoadGuessing(AnyLoad):
     next_token = staticmethod(repeating_token)
 
     @initialize(
-        page_size=st.sampled_from([1, 2, 4, 8]),
-        pool_tokens=st.sampled_from([48, 64, 160]),
+        pool=pools,
         seqs=st.integers(1, 6),
         budget=st.integers(6, 40),
         drafts=st.integers(1, 9),
@@ -48,18 +47,17 @@ class AnyLoadGuessing(AnyLoad):
     )
     def start(
         self,
-        page_size: int,
-        pool_tokens: int,
+        pool: Pool,
         seqs: int,
         budget: int,
         drafts: int,
         lengths: tuple[int, int],
         overlap: bool,
     ) -> None:
-        super().start(page_size, pool_tokens, seqs, budget, overlap, {})
+        super().start(pool, seqs, budget, overlap, {})
         guessing = SpeculationConfig(drafts, prompt_lookup_min=lengths[0], prompt_lookup_max=lengths[1])
         self.scheduler = make_scheduler(
-            guessing, page_size, pool_tokens // page_size, seqs, budget, 48, overlap=overlap
+            guessing, pool.page_size, pool.num_pages, seqs, budget, pool.max_len, overlap=overlap
         )
 
 

@@ -61,11 +61,6 @@ class Filter(Protocol):
         ...
 
 
-def to_text(payload: bytes) -> str:
-    """A tool's bytes as text: UTF-8, what is no UTF-8 as U+FFFD. The archive keeps the bytes."""
-    return payload.decode("utf-8", "replace")
-
-
 def input_lines(drops: Sequence[Drop], line: int) -> tuple[int, int]:
     """Which input lines (from 1, both included) stand behind line `line` of the output.
 

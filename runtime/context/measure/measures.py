@@ -187,11 +187,6 @@ def s_cr(constraints: Mapping[str, int], calls: Sequence[StagedCall]) -> tuple[f
     return tuple(scores)
 
 
-def expected_s_cr(loss: float, compactions: int, constraints: int = 1) -> float:
-    """What S_CR would be if each compaction lost each constraint with probability `loss`: that all are kept."""
-    return (1.0 - loss) ** (compactions * constraints)
-
-
 def outcome_of(log: EventLog) -> Outcome | None:
     """The last recorded outcome (`record.outcome`), or None. The model's own word is never one."""
     turns = 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deeproot.runtime.context.status.reading import one_line
+from deeproot.runtime.context.status.techniques import Techniques
 
 _FRAMES = 6
 _ARGUMENTS = 600
@@ -37,17 +38,17 @@ def describe_failure(
     error: BaseException | str,
     *,
     arguments: Mapping[str, Any] | str,
-    detailed: bool = True,
+    techniques: Techniques,
     suggestions: Sequence[str] = (),
 ) -> str:
-    """The tool's result: type and message; with `detailed` (`Techniques.detailed_errors`) arguments, stack, suggestion.
+    """The tool's result: type and message; where detailed errors are on, also arguments, stack and a suggestion.
 
     `error`: what was raised, or the words of a tool that failed. `suggestions`: the tool's own, instead of the usual.
     """
     kind = type(error).__name__ if isinstance(error, BaseException) else "error"
     message = str(error).strip() or "no message"
     first = f"{kind}: {message}"
-    if not detailed:
+    if not techniques.detailed_errors:
         return first
     spelled = (
         arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)

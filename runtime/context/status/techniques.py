@@ -6,8 +6,8 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Techniques:
-    """Which are on. The first two are read by `WorkingSet`, since they mark messages; the others by `StatusBar` and by
-    whoever runs the tools."""
+    """Which are on. The first two are read by `WorkingSet`, since they mark messages; detailed errors by
+    `failures.describe_failure`, the others by `StatusBar`."""
 
     timestamps: bool = False
     """Each user message and tool result says when it came."""

@@ -43,9 +43,15 @@ _OWN_FIELDS = {"events", "messages", "tools", "after", "record"}
 
 def make_router(max_body_bytes: int) -> APIRouter:
     router = APIRouter(prefix="/v1/working_sets")
+    _add_sets(router, max_body_bytes)
+    _add_events(router, max_body_bytes)
+    _add_replies(router, max_body_bytes)
+    return router
+
+
+def _add_sets(router: APIRouter, max_body_bytes: int) -> None:
+    """Making, listing and forgetting sets."""
     read_create = json_body(CreateWorkingSet, max_body_bytes)
-    read_events = json_body(NewEvents, max_body_bytes)
-    read_complete = json_body(CompleteRequest, max_body_bytes)
 
     @router.post("", openapi_extra=openapi_body(CreateWorkingSet))
     async def create(
@@ -75,6 +81,11 @@ def make_router(max_body_bytes: int) -> APIRouter:
                 )
         return json_response({"id": set_id, "object": "working_set", "deleted": True})
 
+
+def _add_events(router: APIRouter, max_body_bytes: int) -> None:
+    """What goes into a set's log and comes out of it."""
+    read_events = json_body(NewEvents, max_body_bytes)
+
     @router.post("/{set_id}/events", openapi_extra=openapi_body(NewEvents))
     async def append(
         set_id: str, state: State, owner: Owner, body: Annotated[NewEvents, Depends(read_events)]
@@ -89,6 +100,11 @@ def make_router(max_body_bytes: int) -> APIRouter:
         """The log as JSON lines: everything to make the same working set elsewhere."""
         lines = await state.working_sets.export(owner, set_id, after)
         return Response(lines, media_type="application/jsonl; charset=utf-8")
+
+
+def _add_replies(router: APIRouter, max_body_bytes: int) -> None:
+    """What the model is shown, and what it says to it."""
+    read_complete = json_body(CompleteRequest, max_body_bytes)
 
     @router.get("/{set_id}/context")
     async def context(set_id: str, state: State, owner: Owner) -> Response:
@@ -108,8 +124,6 @@ def make_router(max_body_bytes: int) -> APIRouter:
     ) -> Response:
         """Append what the body brings, assemble, and answer with a chat completion, whole or streamed."""
         return await _complete(set_id, request, state, owner, body)
-
-    return router
 
 
 async def _complete(
@@ -132,7 +146,7 @@ async def _complete(
         tokenizer = serving.speech.assets.tokenizer if body.logprobs else None
         shape = ChatShape(completion_id, name, include_usage, tokenizer)
         return await answer(request, state, job, shape, stream=bool(body.stream))
-    except BaseException:
+    except BaseException:  # a client that left, too: the set must not wait for the reply
         if job is not None:
             await job.give_up()
         elif body.record:

@@ -11,10 +11,11 @@ from deeproot.bench.cachesim.mooncake import (
     calls_of_blocks,
     conversation,
     read_trace,
-    shared_by_blocks,
 )
 from deeproot.bench.cachesim.own_tree import OwnTree
 from deeproot.runtime.context.prefix_cost import common_prefix
+
+from .blocks import shared_by_blocks
 
 
 def test_infinite_cache_of_the_conversation_trace_by_tree_and_by_set() -> None:

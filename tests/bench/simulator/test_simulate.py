@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deeproot.bench.cachesim.made_runs import Spread
 from deeproot.bench.simulator.__main__ import main
 from deeproot.bench.simulator.load import Call, Fleet, Flood, Source, once, recorded
 from deeproot.bench.simulator.simulate import Beginnings, Record, Simulation
-from deeproot.bench.simulator.summary import overtaken
+from deeproot.bench.simulator.summary import Overtaken, overtaken, worst_overtaking
 from deeproot.scheduler.config import POLICIES, Policy, SchedulerConfig
+from deeproot.scheduler.waiting import WaitingRequests
 
 
 def crowd() -> list[Beginnings]:
@@ -35,6 +39,67 @@ def test_every_request_is_answered_and_none_is_overtaken_for_too_long(policy: Po
     behind = overtaken(records)
     assert all(tokens <= record.allowance + largest for record, tokens in zip(records, behind, strict=True))
     assert any(behind) == (policy != "fcfs")
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    policy=st.sampled_from(POLICIES),
+    spare=st.just(0) | st.integers(0, 40),
+    seqs=st.integers(1, 8),
+    budget=st.sampled_from([16, 64, 256]),
+    options=st.fixed_dictionaries(
+        {
+            "patience": st.sampled_from([0.0, 0.5, 2.0]),
+            "reserved_output": st.sampled_from([1, 128]),
+            "max_itl_s": st.sampled_from([None, 0.01]),
+            "overlap": st.booleans(),
+        }
+    ),
+)
+@settings(max_examples=20, deadline=None)
+def test_no_request_waits_for_more_than_is_stated(
+    seed: int, policy: Policy, spare: int, seqs: int, budget: int, options: dict[str, Any]
+) -> None:
+    """Any load, in a pool of any size that holds one request: all are answered, and the bound holds for each."""
+
+    def load() -> Iterator[tuple[float, Source]]:
+        rng = np.random.default_rng(seed)
+        roots = [rng.integers(4, 99, n).astype(np.int32) for n in (0, 40, 300)]
+        now = 0.0
+        for _ in range(40):
+            now += float(rng.exponential(0.01))
+            num_prompt = int(min(rng.lognormal(3, 1.5), 280)) + 1
+            own = rng.integers(4, 99, num_prompt).astype(np.int32)
+            prompt = np.concatenate([roots[rng.integers(3)][: 500 - num_prompt], own])
+            answer = own[: rng.integers(1, 30)]
+            session = str(rng.integers(3)) if rng.integers(2) else None
+            yield now, once(Call("any", now, prompt, answer, session))
+
+    config = SchedulerConfig(seqs, budget, 544, policy=policy, **options)
+    simulation = Simulation(config, 34 + spare, page_size=16, check_every=20)
+    simulation.run([load()], 40)
+    assert len(simulation.records) == 40
+    worst_overtaking(simulation.records)
+
+
+def test_a_request_that_is_overtaken_too_long_is_found() -> None:
+    def record(came: float, started: float, allowance: int) -> Record:
+        return Record("", None, came, 100, allowance, started=started, num_computed=100)
+
+    early = [record(1.0 + i, 2.0 + i, 1000) for i in range(5)]
+    assert worst_overtaking([record(0.0, 9.0, 500), *early]) == 1.0
+    assert worst_overtaking([record(0.0, 9.0, 400), *early]) == 1.25, "the last crosses the line"
+    with pytest.raises(Overtaken, match="request 0 was overtaken by 500 tokens where 399"):
+        worst_overtaking([record(0.0, 9.0, 399), *early])
+
+
+def test_the_program_fails_where_the_bound_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a queue that lets the newest start first."""
+    monkeypatch.setattr(WaitingRequests, "tries", lambda self, n, now: list(self)[::-1][:n])
+    assert main(["--requests", "400", "--policies", "hrrn", "--check-every", "50"]) == 1
+    assert "was overtaken by" in capsys.readouterr().err
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -76,9 +141,8 @@ def test_streams_keep_their_pace_while_long_prompts_are_computed() -> None:
     assert worst[0.025][-5] <= 0.025 * 1.05
 
 
-@pytest.mark.parametrize("reserved", [1, 64])
-def test_preempted_requests_make_progress(reserved: int) -> None:
-    """A pool for two of eight that all write much: each comes to its end, and none is sent back without having written."""
+def test_room_for_output_saves_preemptions() -> None:
+    """A pool for two of eight that all write much."""
 
     def load() -> Iterator[tuple[float, Source]]:
         rng = np.random.default_rng(3)
@@ -86,11 +150,12 @@ def test_preempted_requests_make_progress(reserved: int) -> None:
             prompt, answer = (rng.integers(4, 99, n).astype(np.int32) for n in (250 + i, 300))
             yield 0.0, once(Call("writer", 0.0, prompt, answer))
 
-    simulation = Simulation(SchedulerConfig(8, 256, 640, reserved_output=reserved), 20)
-    simulation.run([load()], 8)
-    preemptions = simulation.scheduler.counters.preemptions
-    assert preemptions > 0 if reserved == 1 else preemptions < 8
-    assert preemptions <= 8 * 300
+    preemptions = {}
+    for reserved in (1, 64):
+        simulation = Simulation(SchedulerConfig(8, 256, 640, reserved_output=reserved), 20, check_every=20)
+        simulation.run([load()], 8)
+        preemptions[reserved] = simulation.scheduler.counters.preemptions
+    assert preemptions[64] < min(8, preemptions[1])
 
 
 def test_recorded_requests_come_when_they_came() -> None:

@@ -1,4 +1,4 @@
-"""A session over a workspace, with a clock that stands still, so that equal runs send equal bytes."""
+"""A session over a workspace, with a clock that stands still, so that equal runs send equal bytes; and what was said in it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from deeproot.runtime.agent.jail import Jail
 from deeproot.runtime.agent.outcome import Outcome
@@ -15,6 +16,8 @@ from deeproot.runtime.agent.shell import Limits, Shell, probe
 from deeproot.runtime.agent.stream import Call, Server, Text, Usage
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.working_set import Context
+
+from .scripted import Entry, ScriptedServer, scripted_server
 
 NOW_NS = 1_760_000_000_000_000_000
 
@@ -116,3 +119,23 @@ def run_task(
     """Begin a run and go to its end."""
     begin(log, settings_for(workspace, url), task, constraints=["Never edit vendor/."])
     return asyncio.run(run_session(log, workspace, url, seen=seen, **options))  # type: ignore[arg-type]
+
+
+def said_to(server: ScriptedServer, request: int = -1) -> list[dict[str, Any]]:
+    """The messages of one of its requests."""
+    messages: list[dict[str, Any]] = server.requests[request]["messages"]
+    return messages
+
+
+def result_of(server: ScriptedServer, call_id: str, request: int = -1) -> str:
+    """What the model was told of a call."""
+    (found,) = [m["content"] for m in said_to(server, request) if m.get("tool_call_id") == call_id]
+    return str(found)
+
+
+def go(log: EventLog, workspace: Path, *script: Entry, **options: Any) -> tuple[ScriptedServer, Seen, str]:
+    """A run with that script: what was asked of its server, what its watcher saw, and how it ended."""
+    seen = Seen()
+    with scripted_server(*script, in_order=True) as server:
+        end = run_task(log, workspace, server.url, seen=seen, **options)
+    return server, seen, end

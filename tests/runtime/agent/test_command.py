@@ -3,64 +3,21 @@
 import json
 import os
 import pty
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deeproot.runtime.agent.turn_log import read_progress
 from deeproot.runtime.cli import main
 from deeproot.runtime.context.event_log import EventLog
 
 from ..server.process import COMMAND
+from .commands import DONE, READ, agent, the_log
 from .scripted import Reply, ToolCall, scripted_server
 
-READ = ToolCall("read", {"path": "a.py"})
-DONE = Reply("It is \x1b[31mdone\x1b[0m.")
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    made = tmp_path / "workspace"
-    made.mkdir()
-    (made / "a.py").write_text("PORT = 5432\n")
-    return made
-
-
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-
-
-def agent(workspace: Path, url: str, *arguments: str) -> list[str]:
-    return ["agent", "--workspace", str(workspace), "--base-url", url, *arguments]
-
-
-def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [COMMAND, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that run in the background may have been told to ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        **options,
-    )
-
-
-def the_log(workspace: Path, number: int = 1) -> Path:
-    (folder,) = (workspace.parent / "home" / ".local" / "state" / "deeproot" / "agent").iterdir()
-    assert folder.name.startswith("workspace-")
-    return folder / f"{number:04}.db"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_plain_lines_and_the_answer(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,91 +126,6 @@ def test_a_log_of_somebody_else(workspace: Path, capsys: pytest.CaptureFixture[s
     assert f"the run is of {workspace}" in capsys.readouterr().err
 
 
-@pytest.fixture
-def stopped_in_command(workspace: Path) -> Iterator[tuple[subprocess.Popen[str], Any]]:
-    """An agent in the middle of a command, and the server that it talks to."""
-    command = f"echo x >> ran.txt; sleep 86400.{os.getpid()}9"
-    script = (Reply("", [READ, ToolCall("run", {"command": command})]), DONE)
-    with scripted_server(*script) as server, start(agent(workspace, server.url, "Go.")) as process:
-        wait_for(workspace / "ran.txt")
-        yield process, server
-        if process.poll() is None:
-            process.kill()
-
-
-def test_ctrl_c_in_a_command(
-    stopped_in_command: tuple[subprocess.Popen[str], Any], workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    process, server = stopped_in_command
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert f"stopped; deeproot agent --workspace {workspace} --resume goes on from here" in err
-    assert "Traceback" not in err
-    assert not _alive(f"86400.{os.getpid()}9")
-    with EventLog.open(the_log(workspace)) as log:
-        at = read_progress(log)
-        assert at.open
-        assert list(at.ended) == ["c0-0", "c0-1"]
-        assert at.ended["c0-1"].exit_code == 130
-    assert main(["agent", "--workspace", str(workspace), "--resume"]) == 0
-    assert "[interrupted by the user]" in str(server.requests[-1]["messages"])
-    assert (workspace / "ran.txt").read_text() == "x\n", "not run again"
-
-
-def test_sigterm_is_as_clean(stopped_in_command: tuple[subprocess.Popen[str], Any], workspace: Path) -> None:
-    process, _ = stopped_in_command
-    process.terminate()
-    assert process.wait(30) == 130
-    assert not _alive(f"86400.{os.getpid()}9")
-
-
-def test_sigkill_and_resume(
-    stopped_in_command: tuple[subprocess.Popen[str], Any], workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    process, server = stopped_in_command
-    process.kill()
-    process.wait(30)
-    for _ in range(100):
-        if not _alive(f"86400.{os.getpid()}9"):
-            break
-        time.sleep(0.02)
-    assert not _alive(f"86400.{os.getpid()}9"), "the command ended with the agent"
-    assert main(["agent", "--workspace", str(workspace), "--resume"]) == 0
-    assert "whether and how far it ran is not known" in str(server.requests[-1]["messages"])
-    assert (workspace / "ran.txt").read_text() == "x\n"
-
-
-def test_two_agents_at_one_log(
-    stopped_in_command: tuple[subprocess.Popen[str], Any], workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["agent", "--workspace", str(workspace), "--resume"]) == 1
-    assert "another agent is at" in capsys.readouterr().err
-
-
-def test_ctrl_c_while_the_model_speaks(workspace: Path) -> None:
-    speaking, go_on = threading.Event(), threading.Event()
-
-    def wait(number: int) -> None:
-        speaking.set()
-        go_on.wait(30)
-
-    with scripted_server(Reply("I speak", [READ], between=wait), DONE) as server:
-        with start(agent(workspace, server.url, "Go.")) as process:
-            assert speaking.wait(30)
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
-        go_on.set()
-        assert process.returncode == 130
-        assert "stopped; " in err
-        assert "Traceback" not in err
-        with EventLog.open(the_log(workspace)) as log:
-            assert read_progress(log).turns == 0
-        first = server.bodies[0]
-        assert main(["agent", "--workspace", str(workspace), "--resume"]) == 0
-        assert server.bodies[1] == first
-
-
 def test_the_view_in_a_terminal(workspace: Path) -> None:
     """Zones, tokens, cached, cost, what runs and what is said, while the run goes on."""
     ours, theirs = pty.openpty()
@@ -319,21 +191,3 @@ def test_without_landlock_no_commands_are_offered(
     with scripted_server(Reply("", [ToolCall("run", {"command": "echo free"})]), DONE) as server:
         assert main(agent(workspace, server.url, "Go.", "--unconfined")) == 0
         assert "\nfree\n" in str(server.requests[1]["messages"][3]["content"])
-
-
-def wait_for(path: Path) -> None:
-    for _ in range(1500):
-        if path.exists():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{path} never came")
-
-
-def _alive(mark: str) -> bool:
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and mark.encode() in (folder / "cmdline").read_bytes():
-                return True
-        except OSError:
-            continue
-    return False

@@ -1,37 +1,37 @@
 """Replies come back as the ids that the model wrote, and nothing else comes of it."""
 
-import json
-import random
 import re
-from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeproot.runtime.chat.call_parser import CallParser
-from deeproot.runtime.chat.continuation import ChatContinuation, Prompt
 from deeproot.runtime.chat.formats.json_calls import HERMES
-from deeproot.runtime.chat.piece_memory import PieceMemory
 from deeproot.runtime.chat.reply_format import ReplyFormat, reply_format
 from deeproot.runtime.chat.reply_match import same_reply
 from deeproot.runtime.chat.reply_memory import Reply, ReplyMemory
-from deeproot.runtime.chat.reply_parser import parse_reply
-from deeproot.runtime.chat.template import ChatTemplate
-from deeproot.runtime.chat.text_continuation import TextContinuation
 from deeproot.runtime.chat.tokenizer import Tokenizer
 
 from .conftest import write_byte_level_folder
 from .conversations import TOOLS
-from .test_template_families import PLAIN_ADDED, SPECIAL, SWALLOWING, TEMPLATES
+from .talks import (
+    CALL,
+    OTHER,
+    RESULT,
+    TEXTS,
+    USER,
+    Change,
+    Talk,
+    family,
+    nulls_dropped,
+    received,
+    reserialised,
+    trimmed,
+)
+from .test_template_families import PLAIN_ADDED, SPECIAL, SWALLOWING
 
-Message = dict[str, Any]
-Change = Callable[[Message], Message]
 # Not Phi-3 and Phi-4: their tokens, here, swallow white space that the model itself may well write.
 APPENDING = ["chatml", "smollm2", "qwen2", "qwen3", "llama3", "gemma3"]
-CALL = '<tool_call>\n{{"name": "get_weather", "arguments": {}}}\n</tool_call>'
 
 
 @pytest.fixture(scope="module")
@@ -43,82 +43,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     )
 
 
-def family(name: str, tokenizer: Tokenizer) -> ChatTemplate:
-    return ChatTemplate((TEMPLATES / f"{name}.jinja").read_text(), tokenizer)
-
-
-def odd_ids(tokenizer: Tokenizer, text: str, seed: int) -> list[int]:
-    """Ids of a text that its own encoding would seldom give: it is cut at random, and the parts encoded alone."""
-    rng = random.Random(seed)
-    ids: list[int] = []
-    while text:
-        size = rng.randint(1, 5)
-        ids += tokenizer.encode(text[:size], parse_special=False).tolist()
-        text = text[size:]
-    return ids
-
-
-class Talk:
-    """A client and a model, of which only the sampling is left out."""
-
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, max_bytes: int = 10**6) -> None:
-        self.template, self.tokenizer = template, tokenizer
-        self.continuation = ChatContinuation(
-            template, tokenizer, ReplyMemory(max_bytes), reply_format(template), PieceMemory(10**6)
-        )
-        self.messages: list[Message] = []
-        self.end = tokenizer.id_of("<|im_end|>")
-
-    def ask(self, *added: Message, exact: bool = False) -> Prompt:
-        self.messages += added
-        return self.continuation.prompt(self.template.rendering(self.messages, TOOLS), exact=exact)
-
-    def answer(self, prompt: Prompt, text: str, seed: int = 1, change: Change = lambda m: m) -> list[int]:
-        """The model writes `text`, the client keeps a changed form of what it gets. Returns the sequence so far."""
-        ids = odd_ids(self.tokenizer, text, seed)
-        assert self.end is not None
-        self.continuation.remember(prompt, [*ids, self.end])
-        self.messages.append(change(received(text)))
-        return [*prompt.token_ids.tolist(), *ids]
-
-    def plain(self) -> list[int]:
-        ids: list[int] = self.template.token_ids(self.messages, TOOLS).tolist()
-        return ids
-
-
-def received(text: str) -> Message:
-    """What a client gets for the model's text."""
-    answer = parse_reply(CallParser(HERMES), text)
-    calls = [
-        {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-        for c in answer.calls
-    ]
-    message: Message = {"role": "assistant", "content": answer.content or (None if calls else "")}
-    return {**message, "tool_calls": calls} if calls else message
-
-
-def trimmed(message: Message) -> Message:
-    return {**message, "content": message["content"].rstrip() if message["content"] else message["content"]}
-
-
-def reserialised(message: Message) -> Message:
-    calls = [
-        {**c, "function": {**c["function"], "arguments": _other_json(c["function"]["arguments"])}}
-        for c in message.get("tool_calls", ())
-    ]
-    return {**message, "tool_calls": calls} if calls else message
-
-
-def _other_json(text: str) -> str:
-    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def nulls_dropped(message: Message) -> Message:
-    return {key: value for key, value in message.items() if value is not None}
-
-
-USER, OTHER = {"role": "user", "content": "What is the weather?"}, {"role": "user", "content": "And there?"}
-RESULT = {"role": "tool", "tool_call_id": "x", "content": "21 degrees"}
 REPLIES: list[tuple[str, Change]] = [
     ("The weather is fine.", lambda m: m),
     ("The weather is fine. \n\n", trimmed),
@@ -266,24 +190,6 @@ def test_the_memory_keeps_its_bound_and_the_newest() -> None:
     assert memory.num_bytes <= 5000
 
 
-PIECES = st.sampled_from(
-    [
-        "a",
-        " the weather",
-        "\n",
-        "<|im_end|>",
-        "<|im_start|>",
-        "assistant\n",
-        "é",
-        "12",
-        " ",
-        "<think>",
-        "</think>",
-    ]
-)
-TEXTS = st.lists(PIECES, max_size=6).map("".join)
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from(APPENDING),
@@ -318,62 +224,3 @@ def turns(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
         else:
             found[-1].append(token_id)
     return [re.sub(r"^(assistant|model)\n", "", tokenizer.decode(part)) for part in found]
-
-
-def test_plain_prompts_go_on_with_the_ids_of_their_output(smol: Tokenizer) -> None:
-    continuation = TextContinuation(smol, ReplyMemory(10**6))
-    text, before = "Once upon a time", list[int]()
-    for turn in range(4):
-        prompt = continuation.prompt(text)
-        assert prompt.token_ids[: len(before)].tolist() == before
-        assert smol.decode(prompt.token_ids, skip_special_tokens=False) == text
-        assert (prompt.tokens_saved > 0) == (turn > 0)
-        ids = odd_ids(smol, " there was a queen.", turn)
-        continuation.remember(prompt, [*ids, smol.id_of("<|im_end|>") or 0])
-        text += smol.decode(ids) + f" And {turn}"
-        before = [*prompt.token_ids.tolist(), *ids]
-
-
-@settings(max_examples=80, deadline=None)
-@given(parts=st.lists(st.tuples(TEXTS, st.text(" \nabé1", min_size=1)), min_size=1, max_size=4), rest=TEXTS)
-def test_plain_prompts_keep_their_text(smol: Tokenizer, parts: list[tuple[str, str]], rest: str) -> None:
-    continuation = TextContinuation(smol, ReplyMemory(10**6))
-    text = "x"
-    for i, (added, output) in enumerate(parts):
-        text += added
-        prompt = continuation.prompt(text)
-        assert smol.decode(prompt.token_ids, skip_special_tokens=False) == text
-        continuation.remember(prompt, odd_ids(smol, output, i))
-        text += output
-    final = continuation.prompt(text + rest).token_ids
-    assert smol.decode(final, skip_special_tokens=False) == text + rest
-    # Those who write a raw prompt write control tokens; an output never adds or takes one.
-    special = smol.special_ids
-    count = np.count_nonzero([i in special for i in smol.encode_prompt(text + rest)])
-    assert np.count_nonzero([i in special for i in final]) == count
-
-
-def test_half_a_character_at_the_end_is_no_joint(smol: Tokenizer) -> None:
-    continuation = TextContinuation(smol, ReplyMemory(10**6))
-    ids = smol.encode("é東", parse_special=False).tolist()
-    prompt = continuation.prompt("x")
-    continuation.remember(prompt, ids[:-1])
-    text = "x" + smol.decode(ids[:-1]) + " and"
-    assert smol.decode(continuation.prompt(text).token_ids) == text
-
-
-def test_replies_of_another_namespace_are_not_known(smol: Tokenizer) -> None:
-    template = family("chatml", smol)
-    memory = ReplyMemory(10**6)
-    chat = ChatContinuation(template, smol, memory, reply_format(template), PieceMemory(10**6))
-    text = TextContinuation(smol, memory)
-    odd = odd_ids(smol, "It is fine, thanks.", 3)
-    for name in (b"a", b""):
-        chat.remember(chat.prompt(template.rendering([USER]), namespace=name), odd)
-        text.remember(text.prompt("x", name), odd)
-    rendering = template.rendering([USER, {"role": "assistant", "content": "It is fine, thanks."}, OTHER])
-    plain = template.guard.encode_rendering(rendering).tolist()
-    for name, known in ((b"a", True), (b"", True), (b"b", False)):
-        assert (chat.prompt(rendering, namespace=name).token_ids.tolist() == plain) is not known
-        went_on = text.prompt("xIt is fine, thanks. And", name)
-        assert (went_on.token_ids[1 : 1 + len(odd)].tolist() == odd) is known

@@ -8,14 +8,15 @@ import pytest
 
 from deeproot.runtime.chat.formats.registry import TOOL_FORMATS
 from deeproot.runtime.chat.reply_format import ReplyFormat, reply_format
-from deeproot.runtime.chat.reply_parser import parse_reply
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.chat.tokenizer import Tokenizer
 
 from .conftest import write_byte_level_folder
 from .conversations import TOOLS
 from .formats.writing import written
-from .test_continuation import RESULT, TEMPLATES, USER, Message, Talk, reserialised, trimmed
+from .parsing import parse_reply
+from .talks import RESULT, USER, Message, Talk, reserialised, trimmed
+from .test_template_families import TEMPLATES
 
 NAMES = {"qwen3_coder": "<|im_end|>", "deepseek_v31": "</s>", "kimi_k2": "<|im_end|>", "qwen3": "<|im_end|>"}
 """Templates, and the token that ends a turn in them."""

@@ -85,8 +85,3 @@ def test_leading_space_of_a_continuation(spm: Tokenizer) -> None:
     ids = spm.encode("the end", parse_special=False).tolist()
     assert "".join(streamed(Detokenizer(spm), ids)) == "the end"
     assert "".join(streamed(Detokenizer(spm, continues_text=True), ids)) == " the end"
-
-
-def test_feed_all(smol: Tokenizer) -> None:
-    ids = smol.encode("some words 🦖", parse_special=False).tolist()
-    assert Detokenizer(smol).feed_all(ids) == "some words 🦖"

@@ -19,8 +19,8 @@ from deeproot.runtime.chat.reply_events import (
     ReplyEvent,
     collect,
 )
-from deeproot.runtime.chat.reply_parser import parse_reply
 
+from .parsing import parse_reply
 from .strategies import cuts
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -9,8 +9,9 @@ from deeproot.runtime.chat.formats.json_calls import HERMES
 from deeproot.runtime.chat.reasoning import ReasoningFormat, ReasoningParser
 from deeproot.runtime.chat.reply_events import ContentDelta, ReasoningDelta, ReplyEvent, collect
 from deeproot.runtime.chat.reply_format import ReplyFormat
-from deeproot.runtime.chat.reply_parser import ReplyParser, parse_reply
+from deeproot.runtime.chat.reply_parser import ReplyParser
 
+from .parsing import parse_reply
 from .strategies import cuts
 
 THINK = ReasoningFormat("think", "<think>", "</think>")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.errors import TemplateError
 from deeproot.runtime.chat.formats.json_calls import HERMES
-from deeproot.runtime.chat.reply_parser import parse_reply
 from deeproot.runtime.chat.template import ChatTemplate
 from deeproot.runtime.chat.tokenizer import Tokenizer
 
 from .conversations import TIME, TOOLS, WEATHER, WITH_CALLS, call
+from .parsing import parse_reply
 from .test_template_families import folder as folder
 from .test_template_families import ours as ours
 from .test_template_families import source_of

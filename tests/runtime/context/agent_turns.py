@@ -64,3 +64,17 @@ def linted(contexts: Sequence[Context]) -> LintResult:
 def text_of(context: Context) -> str:
     """All contents of a call."""
     return "\n".join(str(message["content"]) for message in context.messages)
+
+
+def whole_exchanges(context: Context) -> bool:
+    """Every tool message follows the message that made its call, and every call has its result."""
+    open_calls: set[str] = set()
+    for message in context.messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                return False
+            open_calls.discard(message["tool_call_id"])
+        elif open_calls:
+            return False
+        open_calls |= {call["id"] for call in message.get("tool_calls") or ()}
+    return not open_calls

@@ -9,9 +9,13 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from deeproot.runtime.context.event_log import EventLog
+from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.template import ChatTemplate
+from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
+from deeproot.runtime.context.working_set import Context, WorkingSet
 
+from .layouts import Assemble
 from .template_names import SPECIALS
 
 HERE = Path(__file__).parent
@@ -112,3 +116,14 @@ def log() -> EventLog:
     """In memory; each event one second after the one before."""
     now = iter(range(1_700_000_000, 1_800_000_000))
     return EventLog.memory(clock=lambda: next(now) * 1_000_000_000)
+
+
+@pytest.fixture(scope="session")
+def assemble(tok: TokenizersAdapter, make_template: Callable[[str], ChatTemplate]) -> Assemble:
+    segments = SegmentTokenizer(tok)
+    template = make_template("qwen2.5-instruct")
+
+    def call(policy: LayoutPolicy, log: EventLog, *, upto: int | None = None) -> Context:
+        return WorkingSet(policy=policy, tokenizer=segments, template=template).assemble(log, upto=upto)
+
+    return call

@@ -96,7 +96,7 @@ def test_a_schema_comes_once_and_the_prefix_stays(log: EventLog, working_set: Wo
     assert all(extends(a, b) for a, b in itertools.pairwise(contexts))
     assert linted(contexts).breaks == ()
     known = read_deferred(log)
-    assert known.callable_names == {"get_weather", "read_calendar"}
+    assert set(known.loaded) == {"get_weather", "read_calendar"}
     # As the server answers the same search.
     shelf = shelf_of([*TOOLS, *LATER])
     assert shelf is not None

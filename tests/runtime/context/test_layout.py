@@ -1,86 +1,24 @@
-"""Budgets, zones, order, batches; policies against what they promise."""
+"""Budgets, zones, order and batches of the layout in three zones."""
 
 import json
-import random
-from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deeproot.runtime.context import record
-from deeproot.runtime.context.anti_patterns import (
-    ChangingProfile,
-    HistoryAsText,
-    ShuffledTools,
-    TimestampAtZero,
-)
 from deeproot.runtime.context.budget import Budget, BudgetError
-from deeproot.runtime.context.compare import prefix_break
-from deeproot.runtime.context.event_log import EventLog, EventLogError
+from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.events import EventKind
-from deeproot.runtime.context.items import LayoutPolicy
 from deeproot.runtime.context.policies import AppendOnly, SlidingWindow
-from deeproot.runtime.context.prefix_cost import common_prefix, prefix_cost
+from deeproot.runtime.context.prefix_cost import common_prefix
 from deeproot.runtime.context.segments import Zone
-from deeproot.runtime.context.template import ChatTemplate
 from deeproot.runtime.context.three_zones import ThreeZones
-from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
-from deeproot.runtime.context.working_set import Context, WorkingSet
+from deeproot.runtime.context.working_set import Context
 
-Assemble = Callable[..., Context]
-TOOLS = [
-    {"type": "function", "function": {"name": f"tool_{i}", "parameters": {"b": 1, "a": 2}}} for i in range(5)
-]
-
-
-@pytest.fixture
-def assemble(tok: TokenizersAdapter, make_template: Callable[[str], ChatTemplate]) -> Assemble:
-    segments = SegmentTokenizer(tok)
-    template = make_template("qwen2.5-instruct")
-
-    def call(policy: LayoutPolicy, log: EventLog, *, upto: int | None = None) -> Context:
-        return WorkingSet(policy=policy, tokenizer=segments, template=template).assemble(log, upto=upto)
-
-    return call
-
-
-def start(log: EventLog) -> None:
-    record.policy(log, "You are careful.")
-    record.constraint(log, "Never edit vendor/.")
-    record.tools(log, TOOLS)
-    record.user(log, "Fix the test.")
-
-
-def turn(log: EventLog, i: int, words: int = 12, exit_code: int = 0) -> None:
-    call = {
-        "id": f"c{i}",
-        "type": "function",
-        "function": {"name": "tool_1", "arguments": json.dumps({"n": i})},
-    }
-    record.assistant(log, f"Turn {i}.", tool_calls=[call])
-    text = " ".join(random.Random(i).choice(["alpha", "beta", "gamma", "delta"]) for _ in range(words))
-    record.tool_result(log, f"c{i}", text, name="tool_1", exit_code=exit_code)
-
-
-def calls_of(log: EventLog) -> list[int]:
-    """After which events the model was called: all that are not its own messages, from the task on."""
-    return [e.seq for e in log.read() if e.kind is EventKind.TOOL_RESULT]
-
-
-def whole_exchanges(context: Context) -> bool:
-    """Every tool message follows the message that made its call, and every call has its result."""
-    open_calls: set[str] = set()
-    for message in context.messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in open_calls:
-                return False
-            open_calls.discard(message["tool_call_id"])
-        elif open_calls:
-            return False
-        open_calls |= {call["id"] for call in message.get("tool_calls", ())}
-    return not open_calls
+from .agent_turns import whole_exchanges
+from .layouts import Assemble, start, turn
 
 
 def test_shares_and_marks_are_checked() -> None:
@@ -94,15 +32,6 @@ def test_shares_and_marks_are_checked() -> None:
     ]:
         with pytest.raises(BudgetError, match=says):
             bad()
-
-
-def test_fixed_overhead_over_the_mark_is_an_error_at_once(assemble: Assemble, log: EventLog) -> None:
-    record.policy(log, "word " * 900)
-    record.user(log, "x")
-    with pytest.raises(
-        BudgetError, match=r"reach the high water mark \(800 of 1000\): no compaction can help"
-    ):
-        assemble(ThreeZones(1000), log)
 
 
 def test_zones_are_in_order_and_turns_settle_without_changing_a_byte(
@@ -167,7 +96,7 @@ def test_batches_go_from_high_to_low_and_are_rare(assemble: Assemble, log: Event
     budget=st.sampled_from([2500, 4000, 9000]),
 )
 def test_calls_and_results_are_never_split(
-    assemble_for_property: Assemble, plan: list[tuple[str, int]], budget: int
+    assemble: Assemble, plan: list[tuple[str, int]], budget: int
 ) -> None:
     log = EventLog.memory(clock=lambda: 0)
     start(log)
@@ -191,7 +120,7 @@ def test_calls_and_results_are_never_split(
             record.tool_result(log, f"{i}b", "second")
     for policy in (ThreeZones(budget), AppendOnly(), SlidingWindow(budget)):
         try:
-            context = assemble_for_property(policy, log)
+            context = assemble(policy, log)
         except BudgetError as error:
             assert "tokens" in str(error)  # noqa: PT017
             continue
@@ -202,13 +131,6 @@ def test_calls_and_results_are_never_split(
         if isinstance(policy, ThreeZones):
             assert context.token_ids.size <= budget
             assert all(f"e{e.seq}" in staged for e in log.read() if e.data.get("role") == "user")
-
-
-@pytest.fixture(scope="session")
-def assemble_for_property(tok: TokenizersAdapter, make_template: Callable[[str], ChatTemplate]) -> Assemble:
-    segments = SegmentTokenizer(tok)
-    template = make_template("qwen2.5-instruct")
-    return lambda policy, log: WorkingSet(policy=policy, tokenizer=segments, template=template).assemble(log)
 
 
 def test_anchors_stay(assemble: Assemble, log: EventLog) -> None:
@@ -291,141 +213,3 @@ def test_the_reminder_ends_the_prompt_and_fits(
     assert all(f"number {i} is" in context.messages[0]["content"] for i in range(30))
     without = assemble(ThreeZones(9000, reminder_tokens=0), log)
     assert "reminder" not in {s.key for s in without.segments}
-
-
-def test_tools_are_sorted_once_and_frozen(assemble: Assemble, log: EventLog) -> None:
-    start(log)
-    turn(log, 0)
-    before = assemble(ThreeZones(9000), log)
-    shuffled = [
-        {"function": {"parameters": {"a": 2, "b": 1}, "name": t["function"]["name"]}, "type": "function"}
-        for t in reversed(TOOLS)
-    ]
-    record.tools(log, shuffled)
-    same = assemble(ThreeZones(9000), log)
-    assert same.token_ids.tobytes() == before.token_ids.tobytes()
-    assert same.report.notes == ()
-    record.tools(log, [*TOOLS, {"type": "function", "function": {"name": "another"}}])
-    changed = assemble(ThreeZones(9000), log)
-    assert [t["function"]["name"] for t in changed.tools] == ["another", *[f"tool_{i}" for i in range(5)]]
-    assert "tools changed at e" in changed.report.notes[0]
-
-
-def test_tools_that_have_no_canonical_spelling_still_work(assemble: Assemble, log: EventLog) -> None:
-    record.tools(log, [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 2**63 - 1}}}])
-    record.user(log, "go")
-    context = assemble(AppendOnly(), log)
-    assert context.tools[0]["function"]["parameters"]["maximum"] == 2**63 - 1
-    with pytest.raises(EventLogError, match=r"tools\[0\]\.function\.name is missing"):
-        record.tools(log, [{"name": "f"}])
-    log.append(EventKind.INSTRUCTION, "{}", data={"part": "tools"})
-    with pytest.raises(ValueError, match="event 3: tools are no JSON list of objects"):
-        assemble(AppendOnly(), log)
-
-
-def test_the_report_is_json_and_names_zones_over_their_share(assemble: Assemble, log: EventLog) -> None:
-    start(log)
-    for i in range(12):
-        turn(log, i)
-    report = assemble(ThreeZones(5000), log).report
-    told = json.loads(json.dumps(report.to_dict()))
-    assert told["tokens"] == report.tokens == sum(told["zone_tokens"].values())
-    assert len(told["dropped"]) == len(report.dropped) > 0
-    assert "root has" not in str(report)
-    small = assemble(ThreeZones(3000), log).report
-    assert f"root has {small.zone_tokens[Zone.ROOT]} tokens, over its share of 600" in small.notes
-
-
-def test_conditions_multiply_the_roots(assemble: Assemble, log: EventLog) -> None:
-    record.policy(log, "On Linux, with network, as root.", conditions=["linux", "network", "root"])
-    record.policy(log, "In CI.", conditions=["root"])
-    record.user(log, "go")
-    report = assemble(ThreeZones(4000), log).report
-    assert report.variants.keys == 8
-    assert "3 condition(s) before the cache boundary (linux, network, root): 8 variants" in str(report)
-
-
-def test_a_sliding_window_forgets(assemble: Assemble, log: EventLog) -> None:
-    start(log)
-    turn(log, 0, exit_code=1)
-    for i in range(1, 30):
-        turn(log, i)
-    context = assemble(SlidingWindow(2000), log)
-    assert context.token_ids.size <= 2000
-    assert "e6" in {d.key for d in context.report.dropped}
-    assert "archived" not in {s.key for s in context.segments}
-    turn(log, 31, 900)
-    with pytest.raises(BudgetError, match="the newest turn has"):
-        assemble(SlidingWindow(1000), log)
-
-
-def hits(log: EventLog, policy: LayoutPolicy, assemble: Assemble) -> float:
-    contexts = [assemble(policy, log, upto=seq) for seq in calls_of(log)]
-    return prefix_cost([c.token_ids for c in contexts]).hit_rate
-
-
-def test_anti_patterns_break_the_prefix_where_they_say(assemble: Assemble, log: EventLog) -> None:
-    start(log)
-    for i in range(8):
-        turn(log, i)
-    good = AppendOnly()
-    rates = {
-        p.name: hits(log, p, assemble)
-        for p in (
-            good,
-            TimestampAtZero(good),
-            ShuffledTools(good),
-            ChangingProfile(good),
-            HistoryAsText(good),
-        )
-    }
-    assert rates["append_only"] > 0.75
-    assert rates["timestamp_at_0(append_only)"] < 0.05
-    assert rates["changing_profile(append_only)"] < 0.05
-    assert 0.02 < rates["shuffled_tools(append_only)"] < 0.6
-    text = assemble(HistoryAsText(good), log)
-    assert [m["role"] for m in text.messages] == ["system", "user"]
-    assert "Tool: " in text.messages[1]["content"]
-    assert (
-        rates["append_only"] > rates["history_as_text(append_only)"]
-        or rates["history_as_text(append_only)"] > 0.5
-    )
-
-
-@pytest.mark.parametrize(
-    ("policy", "key", "cause"),
-    [
-        (TimestampAtZero(AppendOnly()), "timestamp", "timestamp"),
-        (ChangingProfile(AppendOnly()), "profile", "counter"),
-        (ShuffledTools(AppendOnly()), "e3", "tool order"),
-    ],
-)
-def test_what_broke_the_prefix_is_named_and_priced(
-    policy: LayoutPolicy, key: str, cause: str, assemble: Assemble, log: EventLog
-) -> None:
-    start(log)
-    turn(log, 0)
-    before = assemble(policy, log)
-    turn(log, 1)
-    after = assemble(policy, log)
-    found = prefix_break(before, after)
-    assert found is not None
-    assert (found.key, found.zone, found.cause) == (key, Zone.ROOT, cause)
-    shared = common_prefix(before.token_ids, after.token_ids)
-    assert (found.token, found.cost_tokens) == (shared, before.token_ids.size - shared)
-    good = AppendOnly()
-    assert prefix_break(assemble(good, log, upto=6), assemble(good, log)) is None
-    assert prefix_break(after, after) is None
-
-
-def test_policies_are_repeatable(assemble: Assemble, log: EventLog) -> None:
-    start(log)
-    for i in range(5):
-        turn(log, i)
-    policies: Sequence[LayoutPolicy] = (
-        ShuffledTools(AppendOnly(), seed=3),
-        TimestampAtZero(ThreeZones(5000)),
-        ChangingProfile(AppendOnly()),
-    )
-    for policy in policies:
-        assert assemble(policy, log).token_ids.tobytes() == assemble(policy, log).token_ids.tobytes()

@@ -29,7 +29,7 @@ from deeproot.runtime.context.tokenise import SegmentTokenizer
 from deeproot.runtime.context.tokenizer import TokenizersAdapter
 from deeproot.runtime.context.working_set import Context, WorkingSet
 
-from .agent_turns import TAIL, TOOLS, call, extends, linted
+from .agent_turns import TAIL, TOOLS, call, extends, linted, whole_exchanges
 from .test_deferred import LATER
 
 SKILLS = (
@@ -162,17 +162,3 @@ def test_every_call_extends_the_one_before(
     assert all(context.report.lint == () for context in contexts)
     assert linted(contexts).breaks == ()
     assert all(whole_exchanges(context) for context in contexts)
-
-
-def whole_exchanges(context: Context) -> bool:
-    """Every call is followed by its results, and nothing else stands between."""
-    waiting: set[str] = set()
-    for message in context.messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in waiting:
-                return False
-            waiting.discard(message["tool_call_id"])
-        elif waiting:
-            return False
-        waiting |= {made["id"] for made in message.get("tool_calls") or ()}
-    return not waiting

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeproot.runtime.context.events import payload_text
 from deeproot.runtime.context.extract.base import Diagnostic, Parsed
 from deeproot.runtime.context.extract.extract import extract
-from deeproot.runtime.context.filters.base import FilterContext, to_text
+from deeproot.runtime.context.filters.base import FilterContext
 from deeproot.runtime.context.filters.terminal import TerminalFilter
 from deeproot.runtime.context.retention import Fact, RetentionError, check, facts, lost
 
 OUTPUTS = Path(__file__).parent / "fixtures" / "tool_outputs"
-TEXTS = {p.name: to_text(p.read_bytes()) for p in sorted(OUTPUTS.glob("*.txt"))}
+TEXTS = {p.name: payload_text(p.read_bytes()) for p in sorted(OUTPUTS.glob("*.txt"))}
 
 
 @pytest.mark.parametrize(

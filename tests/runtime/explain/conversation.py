@@ -132,3 +132,14 @@ def check(explanation: Explanation, usage: Usage) -> None:
     )
     assert all(miss.tokens > 0 for miss in explanation.misses)
     assert explanation.cause == (explanation.misses[0].cause if explanation.misses else None)
+
+
+RULES = "You help people to plan their travels. Be brief and polite, and never invent a train."
+PROFILE = "The user's name is Ann. She likes mountains, cheap hotels and long breakfasts in the sun."
+ASK, ANSWER, MORE = (
+    user("Where shall I go this summer?"),
+    "To the mountains, I would say.",
+    user("Which ones?"),
+)
+TALK: list[Message] = [ASK, assistant(ANSWER), MORE]
+TOOLS = [tool("find_trains", place={"type": "string"}), tool("book"), tool("weather", day={"type": "string"})]

@@ -2,38 +2,29 @@
 
 import json
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from deeproot.engine.gguf import GGUFFile
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.explain.history import Tenant
 from deeproot.runtime.explain.report import Cause, Explanation
 
-from .conversation import Message, Talk, assistant, system, tool, user
-
-RULES = "You help people to plan their travels. Be brief and polite, and never invent a train."
-PROFILE = "The user's name is Ann. She likes mountains, cheap hotels and long breakfasts in the sun."
-ASK, ANSWER, MORE = (
-    user("Where shall I go this summer?"),
-    "To the mountains, I would say.",
-    user("Which ones?"),
+from .conversation import (
+    ANSWER,
+    ASK,
+    MORE,
+    PROFILE,
+    RULES,
+    TALK,
+    TOOLS,
+    Talk,
+    assistant,
+    system,
+    tool,
+    user,
 )
-TALK: list[Message] = [ASK, assistant(ANSWER), MORE]
-
-
-@pytest.fixture(scope="session")
-def smol(smollm2_path: Path) -> Tokenizer:
-    with GGUFFile(smollm2_path) as file:
-        return Tokenizer.from_gguf(file.metadata)
-
-
-@pytest.fixture
-def talk(smol: Tokenizer) -> Talk:
-    return Talk(smol)
 
 
 def after_change(talk: Talk, before: str, after: str) -> Explanation:
@@ -111,9 +102,6 @@ def test_other_words_in_the_newest_message_are_no_change_but_new(talk: Talk) -> 
     assert third.divergence.segment == "messages[1].content"
 
 
-TOOLS = [tool("find_trains", place={"type": "string"}), tool("book"), tool("weather", day={"type": "string"})]
-
-
 @pytest.mark.parametrize("template", ["chatml", "qwen3", "llama3"])
 def test_tools_in_another_order_or_other_tools(smol: Tokenizer, template: str) -> None:
     """chatml knows no tools: there the built-in wrapper writes them."""
@@ -170,74 +158,6 @@ def test_messages_that_are_gone_from_the_middle_or_came_there(talk: Talk) -> Non
     talk.call([system(RULES), *LONG], reply="Quiet.")
     edited = talk.call([system(RULES), user("Is Paris nice?"), *LONG[1:], assistant("Quiet."), MORE])
     assert edited.cause is Cause.CHANGED_TEXT
-
-
-def test_a_reply_with_other_ids_and_a_reply_with_other_words(smol: Tokenizer) -> None:
-    odd = [
-        i
-        for part in ("To the mou", "ntains, I wo", "uld say.")
-        for i in smol.encode(part, parse_special=False)
-    ]
-    assert odd != smol.encode(ANSWER, parse_special=False).tolist()
-    talk = Talk(smol)
-    talk.call([system(RULES), ASK], reply=odd)
-    found = talk.call([system(RULES), *TALK])
-    assert found.cause is Cause.RETOKENISED_OUTPUT
-    assert found.divergence is not None
-    assert found.divergence.segment == "messages[2].content"
-    assert found.divergence.before[:20] == found.divergence.after[:20]
-    talk = Talk(smol)
-    talk.call([system(RULES), ASK], reply=odd)
-    edited = talk.call([system(RULES), ASK, assistant("Into the mountains, I would say."), MORE])
-    assert edited.cause is not Cause.RETOKENISED_OUTPUT
-    talk = Talk(smol, memory=10**6)
-    talk.call([system(RULES), ASK], reply=odd)
-    kept = talk.call([system(RULES), *TALK])
-    assert kept.cause is Cause.FIRST_SEEN
-    assert kept.divergence is None
-
-
-def test_white_space_and_json_of_a_reply_in_exact_mode(smol: Tokenizer) -> None:
-    call = '<tool_call>\n{"name": "book",  "arguments": {"b":1, "a": [2,3.0]}}\n</tool_call>'
-    function = {"name": "book", "arguments": '{"a": [2, 3.0], "b": 1}'}
-    sent = assistant("", tool_calls=[{"id": "1", "type": "function", "function": function}])
-    result = {"role": "tool", "tool_call_id": "1", "content": "booked"}
-    for exact in (True, False):
-        talk = Talk(smol, "qwen2", memory=10**6)
-        talk.call([system(RULES), ASK], TOOLS, reply=call)
-        found = talk.call([system(RULES), ASK, sent, result], TOOLS, exact=exact)
-        assert found.cause is (Cause.RESERIALISED_JSON if exact else Cause.FIRST_SEEN)
-        talk = Talk(smol, memory=10**6)
-        talk.call([system(RULES), ASK], reply=ANSWER + " \n\n")
-        found = talk.call([system(RULES), *TALK], exact=exact)
-        assert found.cause is (Cause.CHANGED_WHITESPACE if exact else Cause.FIRST_SEEN)
-
-
-THOUGHT = "<think>\nShe likes mountains, so that is easy.\n</think>\n\n"
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_thinking_dropped_by_the_template_or_by_the_client(smol: Tokenizer, apart: bool) -> None:
-    thought = {"reasoning_content": "She likes mountains, so that is easy."}
-    sent = assistant(ANSWER, **thought) if apart else assistant(THOUGHT + ANSWER)
-    for message, cause in ((sent, Cause.THINKING_DROPPED), (assistant(ANSWER), Cause.THINKING_NOT_SENT)):
-        talk = Talk(smol, "qwen3")
-        talk.call([ASK], reply=THOUGHT + ANSWER)
-        assert talk.call([ASK, message, MORE]).cause is cause
-    talk = Talk(smol, "qwen3")
-    talk.call([ASK], reply=THOUGHT + ANSWER)
-    other = talk.call([ASK, assistant("To the sea, I would say, which is full of fish and of water."), MORE])
-    assert other.cause not in (Cause.THINKING_DROPPED, Cause.THINKING_NOT_SENT)
-    kept = Talk(smol, "chatml")
-    kept.call([ASK], reply=THOUGHT + ANSWER)
-    assert kept.call([ASK, assistant(THOUGHT + ANSWER), MORE]).cause is Cause.FIRST_SEEN
-
-
-def test_an_empty_think_section_goes(smol: Tokenizer) -> None:
-    talk = Talk(smol, "qwen3")
-    talk.call([ASK], reply=ANSWER, kwargs={"enable_thinking": False})
-    found = talk.call([ASK, assistant(ANSWER), MORE], kwargs={"enable_thinking": False})
-    assert found.cause is Cause.THINKING_DROPPED
 
 
 def test_a_date_of_the_template_is_not_a_message(smol: Tokenizer) -> None:

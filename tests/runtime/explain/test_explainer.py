@@ -1,12 +1,8 @@
 """What holds for every explanation, whatever a client does to its conversation."""
 
-from pathlib import Path
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deeproot.engine.gguf import GGUFFile
 from deeproot.engine.radix_node import common_tokens
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.explain.changes import Side, cause_of
@@ -27,12 +23,6 @@ WORDS = [
     "long " * 20,
 ]
 texts = st.lists(st.sampled_from(WORDS), max_size=4).map("".join)
-
-
-@pytest.fixture(scope="module")
-def smol(smollm2_path: Path) -> Tokenizer:
-    with GGUFFile(smollm2_path) as file:
-        return Tokenizer.from_gguf(file.metadata)
 
 
 moves = st.lists(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from deeproot.runtime.http_api import lines_of
 from deeproot.runtime.options import EngineOptions
 from deeproot.scheduler.invariants import check_idle
 
@@ -44,7 +45,7 @@ def test_leaving_a_stream_ends_its_request(slow: RunningServer) -> None:
         ) as response,
     ):
         assert response.status_code == 200
-        lines = response.iter_lines()
+        lines = lines_of(response.iter_bytes())
         assert next(lines).startswith("data: ")
         assert slow.metrics()["deeproot_requests_running"] == 1
     # The step in flight, and one that may have begun before the news of it came through.
@@ -64,7 +65,7 @@ def test_the_log_says_what_those_cost_who_have_left(
         client.stream("POST", "/v1/chat/completions", json=body) as response,
     ):
         heard: set[int] = set()
-        for line in response.iter_lines():
+        for line in lines_of(response.iter_bytes()):
             if line.startswith("data: "):
                 chunk = json.loads(line.removeprefix("data: "))
                 heard |= {c["index"] for c in chunk["choices"] if c["delta"].get("content")}
@@ -186,7 +187,8 @@ async def run_crowd(url: str) -> Counter[str]:
 async def read_stream(client: httpx.AsyncClient, body: dict[str, object]) -> str:
     async with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
         assert response.status_code == 200
-        events = [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
+        lines = lines_of([await response.aread()])
+    events = [line.removeprefix("data: ") for line in lines if line]
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["choices"][0]["finish_reason"] in ("stop", "length")
     return "streamed"

@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,44 +12,14 @@ import httpx
 import openai
 import pytest
 
+from deeproot.runtime.http_api import lines_of
 from deeproot.runtime.options import EngineOptions, ServerOptions
 
 from ..tiny_model import write_tiny_model
-from .harness import RunningServer, parse_metrics, running_server, wait_until
+from .explaining import ASK, ask, explained, fresh
+from .harness import RunningServer, SlowForward, parse_metrics, running_server, wait_until
 from .process import run_command, serve
 from .test_two_processes import engine_of
-
-Message = dict[str, Any]
-ASK: Message = {"role": "user", "content": "Where shall I go this summer?"}
-
-
-def ask(url: str, messages: list[Message], **fields: Any) -> dict[str, Any]:
-    """A chat call with an explanation; the whole answer."""
-    headers = fields.pop("headers", {})
-    own = {"explain": True, **fields.pop("deeproot", {})}
-    body = {"messages": messages, "max_tokens": 4, "deeproot": own, **fields}
-    response = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
-    assert response.status_code == 200, response.text
-    answer: dict[str, Any] = response.json()
-    return answer
-
-
-def explained(answer: dict[str, Any]) -> dict[str, Any]:
-    (explanation,) = answer["deeproot"]["explanations"]
-    usage = answer["usage"]
-    assert explanation["id"] == answer["id"]
-    assert explanation["prompt_tokens"] == usage["prompt_tokens"]
-    assert explanation["matched_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
-    missed = sum(miss["tokens"] for miss in explanation["misses"] if miss["cause"] != "preempted")
-    assert explanation["matched_tokens"] + missed == explanation["prompt_tokens"] - 1
-    found: dict[str, Any] = explanation
-    return found
-
-
-def fresh(name: str) -> Message:
-    """A system message that no other test has used."""
-    rng = random.Random(name)
-    return {"role": "system", "content": "".join(rng.choices("abcdefghij klmno", k=80))}
 
 
 def evict_all(server: RunningServer) -> None:
@@ -81,7 +49,7 @@ def test_what_was_computed_for_a_client_that_left_is_known(server: RunningServer
     messages = [fresh("leaves"), ASK]
     body = {"messages": messages, "max_tokens": 400, "stream": True, "ignore_eos": True}
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as response:
-        next(response.iter_lines())
+        next(lines_of(response.iter_bytes()))
     evict_all(server)
     assert explained(ask(server.url, messages))["cause"] == "evicted"
 
@@ -159,27 +127,12 @@ def test_completions_have_one_for_each_prompt(server: RunningServer) -> None:
     assert second[0]["divergence"]["segment"] == "prompt"
 
 
-def test_salts_share_nothing(server: RunningServer) -> None:
-    messages = [fresh("salt"), ASK]
-    first = ask(server.url, messages, cache_salt="a")
-    assert explained(ask(server.url, messages, cache_salt="a"))["cause"] is None
-    for other in ({"cache_salt": "b"}, {}):
-        found = explained(ask(server.url, messages, **other))
-        assert found["misses"][-1] == {"cause": "first_seen", "tokens": found["misses"][-1]["tokens"]}
-        assert found["matched_tokens"] < 30
-        assert found["ceiling_tokens"] < 30
-        assert found["divergence"] is None or found["divergence"]["earlier"] != first["id"]
-    told = explained(ask(server.url, messages, cache_salt="c", deeproot={"since": first["id"]}))
-    assert told["cause"] == "salt"
-    server.wait_idle()
-
-
 def test_preempted_requests_say_so(tiny_options: EngineOptions) -> None:
     """Three that grow in a pool for two; what a preempted one computes again is not what was evicted before it came."""
     small = replace(
         tiny_options, kv_cache_memory_bytes=26 * 16 * 256 * 2, max_model_len=400, reserve_output_tokens=1
     )
-    with running_server(small) as server:
+    with running_server(small, wrap=lambda engine: SlowForward(engine.scheduler.runner, 0.005)) as server:
         answers: list[dict[str, Any]] = []
         threads = [
             threading.Thread(
@@ -199,36 +152,6 @@ def test_preempted_requests_say_so(tiny_options: EngineOptions) -> None:
         recomputed = server.metrics()["deeproot_recomputed_tokens_total"]
         assert sum(said) == recomputed > 0
         assert {one["cause"] for one in found} == {"first_seen"}
-
-
-@pytest.fixture
-def with_keys(tiny_options: EngineOptions) -> Iterator[RunningServer]:
-    with running_server(tiny_options, ServerOptions(port=0, api_keys=("one", "two"))) as server:
-        yield server
-
-
-def test_explanations_are_shown_to_their_owner_only(with_keys: RunningServer) -> None:
-    url = with_keys.url
-    keys = [{"Authorization": f"Bearer {key}"} for key in ("one", "two")]
-    messages = [fresh("secret"), ASK]
-    mine = ask(url, messages, headers=keys[0])
-    theirs = ask(url, messages, headers=keys[1])
-    assert explained(theirs)["matched_tokens"] == 0
-    assert explained(theirs)["ceiling_tokens"] == 0
-    path = f"{url}/v1/explanations"
-    for headers, own in zip(keys, (mine, theirs), strict=True):
-        listed = httpx.get(path, headers=headers).json()["data"]
-        assert [one["id"] for one in listed] == [own["id"]]
-        assert httpx.get(f"{path}/{own['id']}", headers=headers).json() == explained(own)
-    hidden = httpx.get(f"{path}/{mine['id']}", headers=keys[1])
-    missing = httpx.get(f"{path}/{mine['id'][:-1]}x", headers=keys[1])
-    assert hidden.status_code == missing.status_code == 404
-    assert httpx.get(path).status_code == 401
-    for limit in ("0", "x", "", "1001", "9" * 5000):
-        assert httpx.get(path, headers=keys[0], params={"limit": limit}).status_code == 400
-    # A request that names one of another key's learns nothing from it.
-    named = ask(url, [fresh("other"), ASK], headers=keys[1], deeproot={"since": mine["id"]})
-    assert explained(named)["cause"] == "first_seen"
 
 
 def test_misses_are_counted_by_cause(tiny_options: EngineOptions) -> None:

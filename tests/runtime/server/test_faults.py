@@ -1,5 +1,6 @@
 """What goes wrong inside a server: each fault ends what it must, says why, and nothing else. See docs/operations.md."""
 
+import asyncio
 import errno
 import json
 import logging
@@ -20,6 +21,7 @@ from deeproot.engine.models.decoder import Decoder
 from deeproot.engine.runner import Runner
 from deeproot.runtime.chat.tokenizer import Tokenizer
 from deeproot.runtime.engine_transport import EngineEvents
+from deeproot.runtime.http_api import lines_of
 from deeproot.runtime.options import EngineOptions, ServerOptions
 from deeproot.runtime.output_text import OutputText
 from deeproot.runtime.process_transport import ProcessTransport
@@ -201,7 +203,10 @@ def test_no_room_for_the_engines_sockets(
         reasons.append(reason)
         done.set()
 
-    transport.start(EngineEvents(lambda _: None, lambda _: None, reasons.append, cannot_start))
+    async def start() -> None:
+        transport.start(EngineEvents(lambda _: None, lambda _: None, reasons.append, cannot_start))
+
+    asyncio.run(start())
     assert done.wait(60)
     assert len(reasons) == 1
     assert "No space left" in reasons[0]
@@ -218,7 +223,7 @@ def test_a_clock_that_jumps_changes_nothing(
     with monkeypatch.context() as patched:
         headers = {"X-Deeproot-Timeout": "100"}
         with httpx.stream("POST", server.url + CHAT, json=body, headers=headers, timeout=60) as response:
-            lines = response.iter_lines()
+            lines = lines_of(response.iter_bytes())
             next(lines)
             patched.setattr(time, "time", lambda: real() + jump_s)
             rest = [line for line in lines if line]

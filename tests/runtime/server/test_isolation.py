@@ -41,7 +41,11 @@ prompts = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=30
 
 
 def send(
-    scheduler: Scheduler, tenant: bytes, sent: Sent, declared: SharedPrefixes = NONE_SHARED
+    scheduler: Scheduler,
+    tenant: bytes,
+    sent: Sent,
+    declared: SharedPrefixes = NONE_SHARED,
+    session: bytes = b"s",
 ) -> list[tuple[Usage | None, tuple[int, ...]]]:
     """What the tenant learns: the accounts of each request, and a probe of it before."""
     told = []
@@ -52,7 +56,7 @@ def send(
         question = ProbeQuestion((raw,), tenant, (shared,))
         probed = answer(scheduler, question)
         assert isinstance(probed, ProbeAnswer)
-        hints = Hints(tenant, b"s")
+        hints = Hints(tenant, session)
         message = request(rid, ids, 2)
         scheduler.add(msgspec.structs.replace(message, namespace=tenant, shared=shared, hints=hints))
         told.append((run(scheduler)[rid][-1].usage, probed.cached))

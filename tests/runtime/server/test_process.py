@@ -7,10 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import httpx
 import pytest
+
+from deeproot.runtime.http_api import lines_of
 
 from ..tiny_model import write_tiny_model
 from .harness import chat_body, wait_until
@@ -62,7 +65,9 @@ class Asking:
         try:
             with httpx.stream("POST", self._url, json=self._body, timeout=60) as response:
                 self.status = response.status_code
-                for line in response.iter_lines():
+                for line in lines_of(
+                    chain(response.iter_bytes(), [b"\n"])
+                ):  # a whole answer does not end its line
                     self.lines.append(line)
         except httpx.TransportError:
             self.broken = True

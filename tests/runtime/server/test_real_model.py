@@ -11,6 +11,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam, ChatCompletionToolParam
 
+from deeproot.runtime.http_api import lines_of
+
 from .harness import parse_metrics, wait_until
 from .process import ServeProcess, run_command, serve
 
@@ -171,17 +173,12 @@ def test_a_client_that_leaves_frees_its_request(server: ServeProcess) -> None:
         "max_tokens": 2000,
         "ignore_eos": True,
     }
-    for stream in (False, True):
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(
-                f"{server.url}/v1/chat/completions",
-                json={**body, "stream": stream},
-                timeout=httpx.Timeout(60, read=0.05),
-            )
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=httpx.Timeout(60, read=0.05))
     with httpx.stream(
         "POST", f"{server.url}/v1/chat/completions", json={**body, "stream": True}, timeout=60
     ) as answer:
-        lines = answer.iter_lines()
+        lines = lines_of(answer.iter_bytes())
         next(lines)
         assert metrics(server)["deeproot_requests_running"] == 1
     wait_until(lambda: metrics(server)["deeproot_requests_running"] == 0)

@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel, Field
 
+from deeproot.runtime.http_api import lines_of
 from deeproot.runtime.options import EngineOptions
 
 from .harness import RunningServer, chat_body, running_server
@@ -50,7 +51,7 @@ def streamed(server: RunningServer, body: dict[str, Any]) -> tuple[str, str]:
     """Content and finish reason."""
     content, reason = "", ""
     with httpx.stream("POST", server.url + CHAT, json={**body, "stream": True}, timeout=60) as response:
-        for line in response.iter_lines():
+        for line in lines_of(response.iter_bytes()):
             if line.startswith("data: {"):
                 choice = json.loads(line.removeprefix("data: "))["choices"][0]
                 content += choice["delta"].get("content") or ""

@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deeproot.runtime.http_api import lines_of
+
 from ..tiny_model import write_tiny_model
 from .harness import chat_body, parse_metrics, wait_until
 from .process import ServeProcess, serve
@@ -100,7 +102,7 @@ class Stream:
     def _read(self) -> None:
         try:
             with httpx.stream("POST", self._url, json=self._body, timeout=TIME_LIMIT_S) as response:
-                self.lines += (line for line in response.iter_lines() if line)
+                self.lines += (line for line in lines_of(response.iter_bytes()) if line)
         except httpx.TransportError:
             self.lines.append("broken")
 
@@ -208,7 +210,7 @@ def test_a_server_that_stands_still_makes_the_engine_wait_and_loses_nothing(serv
     engine, pieces = engine_of(server), []
     body = chat_body("x", stream=True, max_tokens=3000, ignore_eos=True, temperature=0)
     with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=TIME_LIMIT_S) as response:
-        lines = response.iter_lines()
+        lines = lines_of(response.iter_bytes())
         pieces.append(next(lines))
         server.signal(signal.SIGSTOP)
         try:

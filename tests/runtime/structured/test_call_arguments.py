@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from deeproot.runtime.chat.formats.registry import TOOL_FORMATS
 from deeproot.runtime.chat.formats.tool_format import Plain
 from deeproot.runtime.chat.reply_format import ReplyFormat
-from deeproot.runtime.chat.reply_parser import parse_reply
 from deeproot.runtime.sampling_options import OptionError
 from deeproot.runtime.structured.output_grammar import OutputGrammars, ToolUse
 
+from ..chat.parsing import parse_reply
 from .schema_strategies import Schema, parameters
 from .vocabulary import SPECIAL, make_backend, reads, write
 

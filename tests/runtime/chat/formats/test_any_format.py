@@ -11,8 +11,8 @@ from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.formats.registry import TOOL_FORMATS
 from deeproot.runtime.chat.formats.tool_format import Plain, ToolFormat
 from deeproot.runtime.chat.reply_events import ContentDelta, ReplyEvent, collect
-from deeproot.runtime.chat.reply_parser import parse_reply
 
+from ..parsing import parse_reply
 from ..strategies import cuts
 from .test_documented import DOCUMENTED
 from .writing import read, written

@@ -6,8 +6,8 @@ import pytest
 
 from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.formats.registry import TOOL_FORMATS
-from deeproot.runtime.chat.reply_parser import parse_reply
 
+from ..parsing import parse_reply
 from .writing import read
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}

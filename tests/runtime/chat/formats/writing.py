@@ -6,7 +6,9 @@ from typing import Any
 
 from deeproot.runtime.chat.call_parser import CallParser
 from deeproot.runtime.chat.formats.tool_format import CallForm, Plain, Slot, ToolFormat
-from deeproot.runtime.chat.reply_parser import ReplyParser, parse_reply
+from deeproot.runtime.chat.reply_parser import ReplyParser
+
+from ..parsing import parse_reply
 
 Call = tuple[str, dict[str, Any]]
 

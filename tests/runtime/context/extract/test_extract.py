@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deeproot.runtime.context.events import payload_text
 from deeproot.runtime.context.extract.base import Diagnostic
 from deeproot.runtime.context.extract.extract import Extraction, default_extractors, extract, worth_extracting
 from deeproot.runtime.context.extract.native import load, strings
-from deeproot.runtime.context.filters.base import FilterContext, to_text
+from deeproot.runtime.context.filters.base import FilterContext
 from deeproot.runtime.context.filters.pipeline import Pipeline
 from deeproot.runtime.context.filters.terminal import TerminalFilter
 from deeproot.runtime.context.retention import facts, lost
@@ -20,7 +21,7 @@ EXPECTED = json.loads((OUTPUTS / "expected.json").read_text())
 
 
 def shown(name: str) -> str:
-    return TerminalFilter().apply(to_text((OUTPUTS / name).read_bytes()), FilterContext()).text
+    return TerminalFilter().apply(payload_text((OUTPUTS / name).read_bytes()), FilterContext()).text
 
 
 def reading(name: str) -> Extraction:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from deeproot.runtime.context.event_log import EventLog
-from deeproot.runtime.context.events import EventKind
+from deeproot.runtime.context.events import EventKind, payload_text
 from deeproot.runtime.context.filters.actions import ActionReader
-from deeproot.runtime.context.filters.base import FilterContext, to_text
+from deeproot.runtime.context.filters.base import FilterContext
 from deeproot.runtime.context.filters.observation import Observation, ObservationLog
 from deeproot.runtime.context.filters.pipeline import Pipeline
 
@@ -22,7 +22,7 @@ def test_the_whole_session_can_be_read_back_from_the_archive(tmp_path: Path) -> 
     log, reader, seen = EventLog.open(tmp_path / "run.db"), ActionReader("/repo"), ObservationLog()
     for step in recorded:
         event = log.append(EventKind.TOOL_RESULT, step["output"], data={"action": step["command"]})
-        text = to_text(log.payload(event))
+        text = payload_text(log.payload(event))
         seen.append(Observation(event.seq, reader.command(step["command"], text), text, step["time"]))
     pipeline = Pipeline(count_tokens=len)
     shortened = 0

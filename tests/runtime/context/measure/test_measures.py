@@ -14,7 +14,6 @@ from deeproot.runtime.context.measure.actions import read_run
 from deeproot.runtime.context.measure.measures import (
     Outcome,
     Share,
-    expected_s_cr,
     measure,
     outcome_of,
     r_assoc,
@@ -161,9 +160,6 @@ def test_s_cr_is_a_product_over_the_compactions() -> None:
 
 
 def test_the_sources_figures() -> None:
-    assert expected_s_cr(0.2, 5) == pytest.approx(0.3276800000000001)
-    assert expected_s_cr(0.15, 6) == pytest.approx(0.37714951562499993)
-    assert expected_s_cr(0.2, 5, constraints=2) == pytest.approx(0.32768**2)
     assert wasted_turns(30, 0.20, 3) == pytest.approx(18.0)
     assert wasted_turns(30, 0.02, 3) == pytest.approx(1.8)
 

@@ -14,6 +14,7 @@ from deeproot.runtime.context.status.failures import describe_failure
 from deeproot.runtime.context.status.history import RunHistory
 from deeproot.runtime.context.status.limits import CallLimit, tally
 from deeproot.runtime.context.status.reading import Reading, spell
+from deeproot.runtime.context.status.techniques import NO_TECHNIQUES, Techniques
 from deeproot.runtime.context.status.time_sense import TimeSense
 from deeproot.runtime.context.status.todo import Todo, TodoError
 
@@ -238,15 +239,19 @@ def test_any_call_of_the_list_is_done_or_refused(calls: list[tuple[str, object]]
 
 
 def test_four_layers_of_an_error() -> None:
+    detailed = Techniques(detailed_errors=True)
+
     def read(path: str) -> str:
         raise FileNotFoundError(2, "No such file or directory", path)
 
     try:
         read("/repo/src/a.py")
     except FileNotFoundError as error:
-        told = describe_failure(error, arguments={"path": "/repo/src/a.py"})
-        plain = describe_failure(error, arguments={"path": "/repo/src/a.py"}, detailed=False)
-        own = describe_failure(error, arguments={}, suggestions=["did you mean src/b.py?"])
+        told = describe_failure(error, arguments={"path": "/repo/src/a.py"}, techniques=detailed)
+        plain = describe_failure(error, arguments={"path": "/repo/src/a.py"}, techniques=NO_TECHNIQUES)
+        own = describe_failure(
+            error, arguments={}, techniques=detailed, suggestions=["did you mean src/b.py?"]
+        )
     kind, arguments, stack, suggestion = told.split("\n")
     assert kind == plain == "FileNotFoundError: [Errno 2] No such file or directory: '/repo/src/a.py'"
     assert arguments == 'arguments: {"path": "/repo/src/a.py"}'
@@ -254,7 +259,7 @@ def test_four_layers_of_an_error() -> None:
     assert stack.endswith(" read")
     assert suggestion == "suggestion: list the folder above to see what the path really is"
     assert own.endswith("suggestion: did you mean src/b.py?")
-    assert describe_failure("exit 3", arguments="x" * 700).split("\n") == [
+    assert describe_failure("exit 3", arguments="x" * 700, techniques=detailed).split("\n") == [
         "error: exit 3",
         f"arguments: {'x' * 600} [100 more characters]",
     ]
