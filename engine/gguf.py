@@ -18,6 +18,8 @@ from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from deeproot.engine.gguf_types import ARRAY, BOOL, READABLE_TYPES, SCALAR_DTYPES, STRING
+
 MetadataValue = int | float | bool | str | list[Any]
 
 _MAGIC = b"GGUF"
@@ -34,21 +36,6 @@ _MIN_TENSOR_BYTES = 32
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_BOOL, _STRING, _ARRAY = 7, 8, 9
-_SCALARS: dict[int, str] = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    _BOOL: "<u1",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
-_SCALAR_DTYPES = {code: np.dtype(name) for code, name in _SCALARS.items()}
 
 
 class GGUFError(ValueError):
@@ -105,17 +92,15 @@ class GGUFFile:
 
         Raises KeyError for an unknown name, GGUFError for a type that cannot be dequantised.
         """
-        tensor, data = self.tensors[name], self.read_bytes(name)
-        try:
-            # Random bytes hold infinities and NaN too; what they mean is for the model to find out.
-            with np.errstate(all="ignore"):
-                values = quants.dequantize(data, tensor.type)
-        except NotImplementedError:
-            # The package has no list of the types that it reads, and says so when it is asked for another.
+        tensor = self.tensors[name]
+        if tensor.type.name not in READABLE_TYPES:
             raise GGUFError(
                 f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be dequantised; "
                 "convert the file to another type, such as Q8_0"
-            ) from None
+            )
+        # Random bytes hold infinities and NaN too; what they mean is for the model to find out.
+        with np.errstate(all="ignore"):
+            values = quants.dequantize(self.read_bytes(name), tensor.type)
         return np.array(values, np.float32).reshape(tensor.shape)
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
@@ -217,25 +202,25 @@ class _HeaderParser:
 
     def _value(self, code: int, key: str) -> MetadataValue:
         what = f"value of {key!r}"
-        if code == _STRING:
+        if code == STRING:
             return self._string(what)
-        if code != _ARRAY:
+        if code != ARRAY:
             value: MetadataValue = self._numbers(code, 1, what)[0]
             return value
         item_code = self._u32(what)
-        if item_code == _STRING:
+        if item_code == STRING:
             return self._strings(self._count(what, 8), what)
-        if item_code == _ARRAY:
+        if item_code == ARRAY:
             raise GGUFError(f"{what}: arrays of arrays are not supported")
         return self._numbers(item_code, self._u64(what), what)
 
     def _numbers(self, code: int, count: int, what: str) -> list[Any]:
-        dtype = _SCALAR_DTYPES.get(code)
+        dtype = SCALAR_DTYPES.get(code)
         if dtype is None:
             raise GGUFError(f"{what}: unknown type {code}")
         start = self._take(count * dtype.itemsize, what)
         values = np.frombuffer(self._data[start : self._pos], dtype)
-        if code == _BOOL:
+        if code == BOOL:
             if values.size and values.max() > 1:
                 raise GGUFError(f"{what}: a boolean is neither 0 nor 1")
             values = values.astype(np.bool_)

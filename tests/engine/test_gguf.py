@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType, quants
 from tests.engine.gguf_samples import write
 
 from deeproot.engine.gguf import GGUFError, GGUFFile
+from deeproot.engine.gguf_types import READABLE_TYPES
 
 QUANTISABLE = ["BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"]
 DEQUANTISABLE = [
@@ -74,6 +75,19 @@ def test_other_types_are_read_as_the_package_does(tmp_path: Path, name: str) -> 
     with GGUFFile(path) as file, np.errstate(all="ignore"):
         assert file.tensors["t"].shape == (5, 2 * group)
         assert np.array_equal(file.read("t"), quants.dequantize(data, kind), equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GGMLQuantizationType if kind.name not in READABLE_TYPES])
+def test_the_package_cannot_read_the_others_either(kind: GGMLQuantizationType) -> None:
+    with pytest.raises(NotImplementedError):
+        quants.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+
+
+@pytest.mark.parametrize("name", sorted(READABLE_TYPES))
+def test_the_package_can_read_what_is_said_to_be_readable(name: str) -> None:
+    kind = GGMLQuantizationType[name]
+    size, size_bytes = gguf.GGML_QUANT_SIZES[kind]
+    assert quants.dequantize(np.zeros((1, size_bytes), np.uint8), kind).shape == (1, size)
 
 
 def test_a_type_without_dequantisation_is_named(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ class Seen:
         self.notes.append(text)
 
 
-def settings_for(workspace: Path, url: str, **changes: object) -> Settings:
-    values: dict[str, object] = {
+def settings_for(workspace: Path, url: str, **changes: Any) -> Settings:
+    values: dict[str, Any] = {
         "workspace": str(workspace.resolve()),
         "model": "scripted",
         "base_url": url,
@@ -71,7 +71,7 @@ def settings_for(workspace: Path, url: str, **changes: object) -> Settings:
         "budget": 24_000,
         **changes,
     }
-    return Settings(**values)  # type: ignore[arg-type]
+    return Settings(**values)
 
 
 async def run_session(
@@ -114,11 +114,11 @@ def run_task(
     task: str = "Do it.",
     *,
     seen: Seen | None = None,
-    **options: object,
+    **options: Any,
 ) -> str:
     """Begin a run and go to its end."""
     begin(log, settings_for(workspace, url), task, constraints=["Never edit vendor/."])
-    return asyncio.run(run_session(log, workspace, url, seen=seen, **options))  # type: ignore[arg-type]
+    return asyncio.run(run_session(log, workspace, url, seen=seen, **options))
 
 
 def said_to(server: ScriptedServer, request: int = -1) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,30 @@ from .conftest import SECRET
 from .runs import confinement
 
 
-def run(root: Path, command: str, *, use: frozenset[str] | None = None, **options: object) -> Ran:
-    shell = Shell(str(root), confinement() if use is None else use, limits=Limits(seconds=20), **options)  # type: ignore[arg-type]
+def run(
+    root: Path,
+    command: str,
+    *,
+    use: frozenset[str] | None = None,
+    reads: Sequence[str] = (),
+    env: Sequence[tuple[str, str]] = (),
+) -> Ran:
+    kinds = confinement() if use is None else use
+    shell = Shell(str(root), kinds, limits=Limits(seconds=20), reads=reads, env=env)
     try:
         return asyncio.run(shell.run(command))
     finally:
         shell.close()
 
 
-confined = pytest.mark.skipif("files" not in confinement(), reason="Landlock is not to be had here")
+def needs(kind: str, what: str) -> pytest.MarkDecorator:
+    """The agent confines commands by what the kernel and its administrator allow, and says at start what is missing; where
+    that is missing (in many containers), there is nothing that could hold, and so nothing to test."""
+    return pytest.mark.skipif(kind not in confinement(), reason=f"this system does not allow {what}")
+
+
+confined = needs("files", "Landlock")
+in_namespaces = needs("processes", "namespaces")
 
 
 @confined
@@ -75,7 +91,7 @@ def test_landlock_alone_keeps_a_command_from_changing_files(command: str, root: 
     assert state_of(root.parent) == before
 
 
-@pytest.mark.skipif("processes" not in confinement(), reason="there are no namespaces here")
+@in_namespaces
 @pytest.mark.parametrize("files", [True, False], ids=["landlock", "mounts alone"])
 @pytest.mark.parametrize("command", [*CHANGES, *OF_THE_FILE])
 def test_a_command_cannot_change_what_lies_outside(command: str, files: bool, root: Path) -> None:
@@ -102,7 +118,7 @@ def state_of(folder: Path) -> list[tuple[str, int, int, int, str]]:
     return found
 
 
-@pytest.mark.skipif("no network" not in confinement(), reason="there is no keeping from the network here")
+@needs("no network", "keeping commands from the network")
 def test_a_command_has_no_network(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -113,7 +129,7 @@ def test_a_command_has_no_network(root: Path) -> None:
             listener.accept()
 
 
-@pytest.mark.skipif("processes" not in confinement(), reason="there are no namespaces here")
+@in_namespaces
 def test_a_command_sees_no_process_and_no_socket_of_the_host(root: Path, tmp_path: Path) -> None:
     assert run(root, f"kill -0 {os.getpid()}").exit_code != 0
     # The shells around the command, and what they run: some may not have begun, or have ended, when `ls` looks.
@@ -127,7 +143,7 @@ def test_a_command_sees_no_process_and_no_socket_of_the_host(root: Path, tmp_pat
             place.unlink()
 
 
-@pytest.mark.skipif("processes" not in confinement(), reason="there are no namespaces here")
+@in_namespaces
 def test_a_command_can_talk_to_itself(root: Path) -> None:
     ran = run(root, "mkfifo p; (echo hi > p &) ; cat p; echo x > /tmp/y; cat /tmp/y; echo > /dev/null")
     assert ran == Ran(b"hi\nx\n", 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,10 @@ def make_compactor(make_set: MakeSet) -> MakeCompactor:
         working_set: WorkingSet | None = None,
         strategy: Strategy = JOINT,
         budget: int | Budget = BUDGET,
-        **options: object,
+        **options: Any,
     ) -> Compactor:
         options.setdefault("layers", gentle_layers())
-        return Compactor(working_set or make_set(), budget=budget, strategy=strategy, **options)  # type: ignore[arg-type]
+        return Compactor(working_set or make_set(), budget=budget, strategy=strategy, **options)
 
     return make
 

@@ -9,6 +9,7 @@ from deeproot.runtime.context.compaction.strategies import (
     JOINT,
     NoSummary,
 )
+from deeproot.runtime.context.compaction.strategy import Proposal, Span, Tools
 from deeproot.runtime.context.cost_oracle import TokenCountOracle
 from deeproot.runtime.context.event_log import EventLog, NewEvent
 from deeproot.runtime.context.events import EventKind
@@ -131,9 +132,9 @@ def test_two_at_once_swap_one(make_compactor: MakeCompactor, make_set: MakeSet, 
     class Slow:
         name, unit = "slow", JOINT.unit
 
-        async def propose(self, span: object, tools: object) -> object:
+        async def propose(self, span: Span, tools: Tools) -> Proposal:
             await asyncio.sleep(0.01)
-            return await JOINT.propose(span, tools)  # type: ignore[arg-type]
+            return await JOINT.propose(span, tools)
 
     async def both() -> list[Status]:
         one, other = make_compactor(make_set(), Slow()), make_compactor(make_set(), JOINT)

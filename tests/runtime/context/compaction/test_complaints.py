@@ -10,6 +10,7 @@ from deeproot.runtime.context.compaction.strategies import CITED, JOINT, PER_RES
 from deeproot.runtime.context.compaction.strategy import Proposal, Span, Strategy, Tools, Unit
 from deeproot.runtime.context.event_log import EventLog
 from deeproot.runtime.context.three_zones import ThreeZones
+from deeproot.runtime.context.working_set import Context
 
 from .conftest import MakeCompactor, MakeSet, room, shown
 from .runs import CONSTRAINTS, chatter, shell, start
@@ -18,9 +19,9 @@ OFFLINE = [PER_RESULT, JOINT, QUERY_AWARE, CITED, WINDOWED, StructuredCheckpoint
 every_strategy = pytest.mark.parametrize("strategy", OFFLINE, ids=lambda s: s.name)
 
 
-def whole(working_set_messages: tuple[dict[str, object], ...]) -> bool:
-    calls = [c["id"] for m in working_set_messages for c in m.get("tool_calls") or ()]  # type: ignore[attr-defined]
-    results = [m["tool_call_id"] for m in working_set_messages if m["role"] == "tool"]
+def whole(context: Context) -> bool:
+    calls = [call["id"] for message in context.messages for call in message.get("tool_calls") or ()]
+    results = [message["tool_call_id"] for message in context.messages if message["role"] == "tool"]
     return calls == results
 
 
@@ -145,7 +146,7 @@ def test_no_orphaned_results_after_chained_compaction(
     for i in range(40):
         room(compactor, log)
         shell(log, i, f"make part{i}", chatter(i, 100), exit_code=i % 3)
-        assert whole(working_set.assemble(log).messages)  # type: ignore[arg-type]
+        assert whole(working_set.assemble(log))
     assert compactor.compactions(log) >= 3
 
 
