@@ -15,13 +15,11 @@ import sys
 import time
 from collections.abc import Awaitable, Sequence
 from statistics import median
-from typing import Any
 
 from deeproot.bench.live.asks import Ask
 from deeproot.bench.live.client import Answer, Server
-from deeproot.bench.live.in_turns import parser_of, run
-from deeproot.bench.report.environment import settings_of
-from deeproot.bench.report.result import Column, How, Metric, Result, Table
+from deeproot.bench.live.in_turns import Shown, parser_of, run
+from deeproot.bench.report.result import Column, How, Metric, Table
 from deeproot.bench.stream_gap import STREAM_LEAST, interfere
 from deeproot.bench.ttft import WORDS
 from deeproot.runtime.flags import whole
@@ -208,17 +206,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def once(server: Server, seed: int) -> Awaitable[Figures]:
         return one_round(server, args.lengths, args.turns, args.gap_tokens, seed)
 
-    def result_of(found: dict[str, list[Figures]], before: dict[str, Any]) -> Result:
-        return Result(
-            command="peers",
-            title=f"{args.rounds} rounds, to {' and '.join(found)}",
-            environment=before,
-            settings=settings_of(args),
-            metrics=metrics(found, args.lengths),
-            tables=(table(found, args.lengths),),
-        )
+    def shown(found: dict[str, list[Figures]]) -> Shown:
+        title = f"{args.rounds} rounds, to {' and '.join(found)}"
+        return Shown(title, metrics(found, args.lengths), (table(found, args.lengths),))
 
-    return run("peers", args, warm_up, once, result_of)
+    return run("peers", args, warm_up, once, shown)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,11 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from deeproot.bench.live.asks import Ask
 from deeproot.bench.live.client import Answer, Server
-from deeproot.bench.live.in_turns import parser_of, run
-from deeproot.bench.report.environment import settings_of
-from deeproot.bench.report.result import Column, How, Metric, Result, Table
+from deeproot.bench.live.in_turns import Shown, parser_of, run
+from deeproot.bench.report.result import Column, How, Metric, Table
 from deeproot.bench.report.text import percentile_cells
 from deeproot.bench.ttft import WORDS
 from deeproot.runtime.flags import whole
@@ -161,17 +159,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def once(server: Server, seed: int) -> Awaitable[Interference]:
         return interfere(server, args.streams, args.words, args.max_tokens, seed)
 
-    def result_of(found: dict[str, list[Interference]], before: dict[str, Any]) -> Result:
-        return Result(
-            command="stream_gap",
-            title=f"{args.streams} stream(s) beside a prompt of {args.words:,} words",
-            environment=before,
-            settings=settings_of(args),
-            metrics=metrics(found),
-            tables=tables(found),
-        )
+    def shown(found: dict[str, list[Interference]]) -> Shown:
+        title = f"{args.streams} stream(s) beside a prompt of {args.words:,} words"
+        return Shown(title, metrics(found), tables(found))
 
-    return run("stream_gap", args, once, once, result_of)
+    return run("stream_gap", args, once, once, shown)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from deeproot.bench.live.client import Server
 from deeproot.bench.live.command import targets_of
 from deeproot.bench.live.started import (
@@ -23,10 +21,10 @@ from deeproot.bench.live.started import (
     rest_tables,
     started,
 )
-from deeproot.bench.report.environment import environment
+from deeproot.bench.report.environment import environment, settings_of
 from deeproot.bench.report.output import check_output, show
 from deeproot.bench.report.progress import progress
-from deeproot.bench.report.result import Result
+from deeproot.bench.report.result import Metric, Result, Table
 from deeproot.runtime.bench_flag_groups import add_result, add_targets
 from deeproot.runtime.flags import whole
 
@@ -36,6 +34,15 @@ One = TypeVar("One")
 """What one round of one server gives."""
 Round = Callable[[Server, int], Awaitable[One]]
 """Of a server and a seed. Raises ValueError if a request fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a benchmark makes of its rounds."""
+
+    title: str
+    metrics: tuple[Metric, ...]
+    tables: tuple[Table, ...]
 
 
 @dataclass(slots=True)
@@ -74,11 +81,11 @@ def run(
     args: argparse.Namespace,
     warm_up: Round[object],
     one_round: Round[One],
-    result_of: Callable[[dict[str, list[One]], dict[str, Any]], Result],
+    shown: Callable[[dict[str, list[One]]], Shown],
 ) -> int:
     """Measure and show; the exit code. warm_up: once for each server, before any round.
 
-    result_of: of the rounds by server, and the environment before them; of a server that failed in its first there are none.
+    shown: of the rounds by server; of a server that failed in its first there are none.
     """
     try:
         check_output(args)
@@ -96,14 +103,17 @@ def run(
     whole_rounds = {server: rounds for server, rounds in found.rounds.items() if rounds}
     if not whole_rounds:
         return FAILED
-    result = result_of(whole_rounds, before)
+    measured = shown(whole_rounds)
     show(
         args,
-        msgspec.structs.replace(
-            result,
-            metrics=(*result.metrics, *rest_metrics(found.at_rest)),
-            tables=(*result.tables, *rest_tables(found.at_rest)),
-            notes=(*result.notes, *(f"failed: {reason}" for reason in found.failed.values())),
+        Result(
+            command=name,
+            title=measured.title,
+            environment=before,
+            settings=settings_of(args),
+            metrics=(*measured.metrics, *rest_metrics(found.at_rest)),
+            tables=(*measured.tables, *rest_tables(found.at_rest)),
+            notes=tuple(f"failed: {reason}" for reason in found.failed.values()),
         ),
     )
     return DONE

@@ -3,12 +3,15 @@
 import http.server
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deeproot.runtime.logs import _JsonFormatter
 from deeproot.runtime.options import EngineOptions, ServerOptions
@@ -16,6 +19,7 @@ from deeproot.runtime.options import EngineOptions, ServerOptions
 from .harness import chat_body, running_server
 
 CHAT = "/v1/chat/completions"
+DOCS = Path(__file__).parents[3] / "docs"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
@@ -107,3 +111,17 @@ def test_a_log_line_has_the_requests_figures_as_fields_and_no_text(
     assert (ended["prompt"], ended["output"]) == (usage["prompt_tokens"], usage["completion_tokens"])
     assert ended["cached"] + ended["computed"] == ended["prompt"]
     assert secret not in "".join(lines)
+
+
+def test_every_metric_that_the_docs_name_is_there(tiny_options: EngineOptions) -> None:
+    named = set(re.findall(r"`(deeproot_[a-z_]+)", (DOCS / "operations.md").read_text()))
+    assert len(named) > 20
+    with running_server(tiny_options, ServerOptions(port=0)) as server:
+        assert httpx.post(server.url + CHAT, json=chat_body("What is it?", max_tokens=3)).status_code == 200
+        families = {
+            sample.name
+            for family in text_string_to_metric_families(httpx.get(server.url + "/metrics").text)
+            for sample in [family, *family.samples]
+        }
+    counted = {name.removesuffix("_total") for name in families} | families
+    assert {name for name in named if name.removesuffix("_total") not in counted} == set()
